@@ -36,9 +36,13 @@ def items(name: str, split: str, limit: int, type: str = "") -> list[Item]:
         sys.exit("set LTRAG_DATA to the folder that holds nq_distractor/ and hotpotqa/")
     path = Path(root) / name / f"{split}.jsonl"
     packed = path.with_suffix(".jsonl.gz")
+    if not path.exists() and not packed.exists():
+        sys.exit(f"there is no {path}, nor {packed.name}; --split is dev_test or train")
     content = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
     every = map(json.loads, content.splitlines())
     rows = [row for row in every if type in ("", row.get("type"))]
+    if not rows:
+        sys.exit(f"{name}/{split} has no question of the type {type!r}")
     rows.sort(key=lambda row: hashlib.sha256(str(row["id"]).encode()).hexdigest())
     return [_item(row) for row in rows[: limit or None]]
 

@@ -142,9 +142,11 @@ class RunFile(Settings):
 
     def part(self, rows: int | None, columns: Sequence[str]) -> "RunFile":
         """Its first rows, and of its columns these; without any, all; and the runs and gates that
-        they need. Raises `InvalidInput` where there is no such column."""
+        they need. Raises `InvalidInput` where there is no such column, or not so many rows."""
         if unknown := {*columns} - {*self.columns}:
             raise InvalidInput(f"no column {min(unknown)!r}; there are {', '.join(self.columns)}")
+        if rows is not None and not 1 <= rows <= len(self.rows):
+            raise InvalidInput(f"no {rows} rows; there are {len(self.rows)}")
         kept = [i for i, column in enumerate(self.columns) if column in columns or not columns]
         some = tuple((*row[:2], *(row[2 + i] for i in kept if row[2:])) for row in self.rows[:rows])
         less = replace(self, rows=some, columns=tuple(self.columns[i] for i in kept))

@@ -15,7 +15,8 @@ _PACKAGES = {
 }
 # what clients raise at a malformed reply; a failed connection is none of these
 _UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, RecursionError)
-# what torch says of a device, and of the machine; both are RuntimeErrors
+# what torch says of a device, and of the machine, in a RuntimeError; the words of a client's own
+# errors are not read, as they may repeat the prompt
 _NO_MEMORY = ("out of memory", "allocate memory")
 
 
@@ -117,7 +118,8 @@ def provider_error(part: Literal["model", "retriever"], error: Exception) -> Ltr
     said = f"the {part} raised {type(error).__name__}: {text}. Its own error is the __cause__"
     if part == "retriever":
         return RetrieverFailed(f"{said}: see whether the store it searches answers, or try again")
-    if isinstance(error, MemoryError) or any(word in text.lower() for word in _NO_MEMORY):
+    full = isinstance(error, RuntimeError) and any(word in text.lower() for word in _NO_MEMORY)
+    if full or isinstance(error, MemoryError):
         remedy = "run fewer questions at once (batch), or load it with a smaller dtype"
         return ModelFailed(f"{said}: its memory is full; {remedy}")
     if isinstance(error, _UNREADABLE):

@@ -371,6 +371,12 @@ async def test_a_full_memory_is_named_and_not_taken_for_a_time_out(allocate):
         assert "time-out" not in str(error)
 
 
+async def test_a_client_that_repeats_a_prompt_about_memory_is_not_taken_for_a_full_one():
+    for error in await every_driver(lambda: ask("bad: out of memory"), SCRIPT):
+        assert "hung up on bad: out of memory" in str(error)
+        assert "a time-out or a rate limit passes" in str(error)
+
+
 class Strict:
     """Answers a call as a whole or not at all; counts the calls."""
 

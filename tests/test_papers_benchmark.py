@@ -107,6 +107,9 @@ def test_of_a_table_a_part_is_made_alone(papers):
         InvalidInput, match="no column 'recall'; there are accuracy 10, accuracy 15"
     ):
         paper.part(1, ["recall"])
+    for count in (0, -1, 99):
+        with pytest.raises(InvalidInput, match=f"no {count} rows; there are 18"):
+            paper.part(count, [])
 
 
 def parts_of(papers, llm, root, limit=None):
