@@ -29,6 +29,7 @@ from typing import Any, Literal
 import numpy as np
 from distractors import model
 
+from ltrag_plugins.cli import io
 from ltrag_plugins.data import digest_of, json_lines, read_questions
 from ltrag_plugins.errors import CalibrationError, InvalidInput, LtragError, NeedsGradients
 from ltrag_plugins.evaluate import METRICS, Cell, Record, evaluate, summarize
@@ -362,7 +363,9 @@ def answered(paper: RunFile, name: str, parts: Parts) -> Answered:
     every = {cell.name: cell for some in cells.values() for cell in some}
     how: Any = {"metrics": paper.metrics, "labelled": others, "batch": 8}
     print(f"{name}: {len(every)} cells, {len(asked)} questions", flush=True)
-    records = evaluate(asked, every.values(), world, out=folder, **how)
+    done = sum(not one.error for cell in every for one in folder.records(cell))
+    with io.answering(len(every) * len(asked), done) as on_record:
+        records = evaluate(asked, every.values(), world, out=folder, on_record=on_record, **how)
     print(summarize(records), flush=True)
     found = {w: [r for cell in some for r in records[cell.name]] for w, some in cells.items()}
     first = {word: some[0] for word, some in cells.items()}

@@ -1,12 +1,14 @@
 """Does a document's uncertainty tell gold from distractor, and an answer's right from wrong?
 
 On questions of nq_distractor and hotpotqa, ten passages each, one or two of them gold:
-AUROC and R@1, R@2 of the model's uncertainty (eq. 3) beside MiniLM similarity and BM25, and AUROC
-of the answer's uncertainty for "the answer from all ten is wrong", with what the accuracy gains
-where the least certain fifth is refused. Usage:
+AUROC and R@1, R@2, R@5 of the model's uncertainty (eq. 3) beside MiniLM similarity and BM25, and
+AUROC of the answer's uncertainty for "the answer from all ten is wrong", with what the accuracy
+gains where the least certain fifth is refused. With --attention also of the attention on each
+document, where the first answer is written and in one round after it (section 5.8). Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model embedded
     LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model FILE.gguf --answers-only
+    LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model FILE.gguf --attention
     python benchmarks/sgic_documents.py --table --records runs/sgic_documents.jsonl.gz
 
 Each question's scores are kept in the file of records, from which `--table` prints. Answers are
@@ -15,6 +17,7 @@ about half an hour on two cores with SmolLM2.
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +31,13 @@ from ltrag_plugins.llm.embedded import cache_folder, embedded_encoder
 from ltrag_plugins.metrics.answer import contains, normalized_exact_match
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
-from ltrag_plugins.sgic import CalibratedAnswer, calibrate
+from ltrag_plugins.sgic import CalibratedAnswer, ScoreScale, SGICSettings, calibrate
+from ltrag_plugins.sgic.attention import round_attention
 from ltrag_plugins.types import Passage
 
 AT_ONCE = 4
 """Questions whose prompts go to the model together."""
+ROUNDS = ("first answer", "after a round")
 
 
 def recall(scores: np.ndarray, gold: np.ndarray, k: int) -> float:
@@ -66,13 +71,38 @@ def ranked(name: str, scores: list[np.ndarray], gold: list[np.ndarray]) -> str:
     each = [auroc(s, g) for s, g in zip(scores, gold, strict=True) if not g.all()]
     figures = [np.mean(each)]
     figures += [
-        np.mean([recall(s, g, k) for s, g in zip(scores, gold, strict=True)]) for k in (1, 2)
+        np.mean([recall(s, g, k) for s, g in zip(scores, gold, strict=True)]) for k in (1, 2, 5)
     ]
     pooled = auroc(np.concatenate(scores), np.concatenate(gold))
     return f"{name:<28}" + "".join(f"{value:8.3f}" for value in [pooled, *figures])
 
 
-def kept(found: list[Item], answers: list[CalibratedAnswer], encoder) -> Row:  # noqa: ANN001
+def looked(
+    found: list[Item], first: list[CalibratedAnswer], llm: CachedLLM, way: SGICSettings
+) -> tuple[list[CalibratedAnswer], dict[str, list[tuple[float, ...]]]]:
+    """The answers with a round after the first, and the attention on each passage in both. Scores
+    are on a scale of the mean of the first answers."""
+    scale = ScoreScale.of_rounds(way.estimator, [answer.trace for answer in first])
+    again = replace(way, rounds=1, certain_below=0.0, keep_prompts=True)
+    asked = [item.question for item in found]
+    flows = [calibrate(q.text, q.passages, again, scale) for q in asked]
+    answers, shares = list[CalibratedAnswer](), [list[tuple[float, ...]](), []]
+    for start in range(0, len(flows), AT_ONCE):
+        answers += run_many(flows[start : start + AT_ONCE], World(llm=llm))
+        for answer in answers[start:]:
+            for number, some in enumerate(shares):
+                seen = round_attention(llm.llm, answer, again, round=number)
+                some.append(seen.documents)
+        print(f"\ra round of {len(answers)} of {len(found)}", end="", flush=True)
+    return answers, {f"attention, {n}": some for n, some in zip(ROUNDS, shares, strict=True)}
+
+
+def kept(
+    found: list[Item],
+    answers: list[CalibratedAnswer],
+    encoder,  # noqa: ANN001
+    attention: dict[str, list[tuple[float, ...]]],
+) -> Row:
     """What the tables say of the questions: scores of the passages, higher is better; how unsure
     the answers are, and whether they are right, from all passages and from each alone."""
     asked = [item.question for item in found]
@@ -84,12 +114,15 @@ def kept(found: list[Item], answers: list[CalibratedAnswer], encoder) -> Row:  #
     if asked_alone := any(d.uncertainty is not None for d, _ in alone):
         of_documents = [[1 - unsure(d.uncertainty) for d in a.documents] for a in answers]
         scores = {"the model's uncertainty": of_documents} | scores
+    scores = attention | scores
     ways = {"EM": normalized_exact_match, "contains": contains}
     said = {
-        f"answer from all passages, right by {label}": [
-            (unsure(a.uncertainty), float(right(a.text, q.answers)))
+        f"{name}, right by {label}": [
+            (unsure(a.trace[i].uncertainty), float(right(a.trace[i].text, q.answers)))
             for a, q in zip(answers, asked, strict=True)
         ]
+        for i, name in enumerate(["answer from all passages", "answer after a round"])
+        if i == 0 or attention
         for label, right in ways.items()
     }
     if asked_alone:
@@ -109,7 +142,7 @@ def report(row: Row) -> None:
     print(f"\n{row['model']}\n{row['set']}, {row['split']}: {len(gold)} questions, "
           f"{sum(map(sum, gold)) / len(gold):.1f} gold of "
           f"{np.mean([len(g) for g in gold]):.1f} passages")  # fmt: skip
-    print(f"{'':<28}{'AUROC':>8}{'within':>8}{'R@1':>8}{'R@2':>8}")
+    print(f"{'':<28}{'AUROC':>8}{'within':>8}{'R@1':>8}{'R@2':>8}{'R@5':>8}")
     for name, scores in row["scores"].items():
         print(ranked(name, [np.array(each) for each in scores], gold))
     print(ranked("chance", [np.zeros(len(g)) for g in gold], gold))
@@ -146,6 +179,7 @@ def main() -> None:
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
     parser.add_argument("--answers-only", action="store_true", help="from all passages together")
+    parser.add_argument("--attention", action="store_true", help="with one round more")
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--split", default="train", help='or "dev_test"')
     parser.add_argument("--limit", type=int, default=100)
@@ -170,8 +204,9 @@ def run(options: argparse.Namespace) -> None:
             flows = [calibrate(q.text, q.passages, way) for q in asked]
             answers += run_many(flows, World(llm=llm))
             print(f"\r{name}: {len(answers)} of {len(found)}", end="", flush=True)
+        answers, seen = looked(found, answers, llm, way) if options.attention else (answers, {})
         about = {"model": llm.name, "set": name, "split": options.split}
-        merged(options.records, [about | kept(found, answers, encoder)], *about)
+        merged(options.records, [about | kept(found, answers, encoder, seen)], *about)
 
 
 if __name__ == "__main__":
