@@ -478,10 +478,11 @@ def table(out: Path) -> None:
     cells = grouped(out)
     for model, data, count in sorted({key[:3] for key in cells}):
         heads = "".join(f"{head:>{wide}}" for head, wide in COLUMNS.items())
-        print(f"\n{short(model)}, {data}, {count} questions\n{'':<17}{heads}  shots  by seed")
-        for key, members in cells.items():
-            if key[:3] == (model, data, count):
-                print(f"{key[3]:<17}{''.join(figures(members))}".rstrip())
+        found = {key[3]: cell for key, cell in cells.items() if key[:3] == (model, data, count)}
+        first = max(17, 2 + max(map(len, found)))
+        print(f"\n{short(model)}, {data}, {count} questions\n{'':<{first}}{heads}  shots  by seed")
+        for name, members in found.items():
+            print(f"{name:<{first}}{''.join(figures(members))}".rstrip())
     for model in sorted({key[0] for key in cells}):
         gains = {key[1]: gain for key in cells if key[0] == model and (gain := above(cells, key))}
         if len(gains) > 1:
