@@ -346,6 +346,31 @@ def test_a_rankers_mean_over_all_sets_is_above_that_of_bm25_as_the_cells_say():
             assert float(told[2]) == pytest.approx(mean - means["BM25"], abs=6e-4)
 
 
+def test_a_head_from_other_data_is_as_good_as_the_page_says():
+    found: dict[str, dict[str, list[float]]] = {}
+    for cell in kept("dur_grid"):
+        model, data, _, ranker, _ = cell["key"]
+        if model.startswith("qwen") and data in {"climate", "trex", "nq"}:
+            found.setdefault(ranker, {}).setdefault(data, []).append(cell["scores"]["accuracy"])
+    sets = {one: {d: sum(v) / len(v) for d, v in some.items()} for one, some in found.items()}
+    mean = {one: sum(some.values()) / 3 for one, some in sets.items() if len(some) == 3}
+    plain = ("zero-shot", "random", "BM25", "SuRe", "Rerank", "PromptPG")
+    best = sum(max(sets[one][data] for one in plain) for data in sets["BM25"]) / 3
+    own, there = mean["DUR; from ethos"], mean["DUR"]
+    page = " ".join(page_of("rankers").split())
+    for said in (
+        f"is right on {own:.3f} of the questions, the best baseline of each set on {best:.3f} "
+        f"({own - best:+.3f}, ",
+        f"on the set itself on {there:.3f} ({own - there:+.3f}, ",
+        f"The letter has {mean['DUR paper; from ethos']:.3f} from ETHOS and "
+        f"{mean['DUR paper']:.3f} from the set itself, the script "
+        f"{mean['DUR script; from ethos']:.3f} and {mean['DUR script']:.3f}.",
+        f"The nearest neighbours ({mean['nearest']:.3f}) and the head before training "
+        f"({mean['DUR; untrained']:.3f})",
+    ):
+        assert said in page
+
+
 def test_the_look_at_two_gains_on_the_questions_that_came_later():
     ways: dict[str, list[float]] = {}
     for row in kept("cuts_nq"):
