@@ -28,6 +28,7 @@ from ltrag_plugins.errors import CalibrationError
 from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import cache_folder, embedded_encoder
+from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.metrics.answer import contains, normalized_exact_match
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
@@ -78,7 +79,11 @@ def ranked(name: str, scores: list[np.ndarray], gold: list[np.ndarray]) -> str:
 
 
 def looked(
-    found: list[Item], first: list[CalibratedAnswer], llm: CachedLLM, way: SGICSettings
+    found: list[Item],
+    first: list[CalibratedAnswer],
+    local: TransformersLLM,
+    world: World,
+    way: SGICSettings,
 ) -> tuple[list[CalibratedAnswer], dict[str, list[tuple[float, ...]]]]:
     """The answers with a round after the first, and the attention on each passage in both. Scores
     are on a scale of the mean of the first answers."""
@@ -88,10 +93,10 @@ def looked(
     flows = [calibrate(q.text, q.passages, again, scale) for q in asked]
     answers, shares = list[CalibratedAnswer](), [list[tuple[float, ...]](), []]
     for start in range(0, len(flows), AT_ONCE):
-        answers += run_many(flows[start : start + AT_ONCE], World(llm=llm))
+        answers += run_many(flows[start : start + AT_ONCE], world)
         for answer in answers[start:]:
             for number, some in enumerate(shares):
-                seen = round_attention(llm.llm, answer, again, round=number)
+                seen = round_attention(local, answer, again, round=number)
                 some.append(seen.documents)
         print(f"\ra round of {len(answers)} of {len(found)}", end="", flush=True)
     return answers, {f"attention, {n}": some for n, some in zip(ROUNDS, shares, strict=True)}
@@ -192,7 +197,9 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    llm = CachedLLM(model(options.model, dtype=options.dtype), options.cache)
+    local = model(options.model, dtype=options.dtype)
+    llm = CachedLLM(local, options.cache)
+    world = World(llm=llm)
     way, encoder = (
         settings(rounds=0, score_documents="needed" if options.answers_only else "always"),
         embedded_encoder(),
@@ -202,9 +209,11 @@ def run(options: argparse.Namespace) -> None:
         for start in range(0, len(found), AT_ONCE):
             asked = [item.question for item in found[start : start + AT_ONCE]]
             flows = [calibrate(q.text, q.passages, way) for q in asked]
-            answers += run_many(flows, World(llm=llm))
+            answers += run_many(flows, world)
             print(f"\r{name}: {len(answers)} of {len(found)}", end="", flush=True)
-        answers, seen = looked(found, answers, llm, way) if options.attention else (answers, {})
+        seen = {}
+        if options.attention:
+            answers, seen = looked(found, answers, local, world, way)
         about = {"model": llm.name, "set": name, "split": options.split}
         merged(options.records, [about | kept(found, answers, encoder, seen)], *about)
 
