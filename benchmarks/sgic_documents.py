@@ -3,8 +3,9 @@
 On questions of nq_distractor and hotpotqa, ten passages each, one or two of them gold:
 AUROC and R@1, R@2, R@5 of the model's uncertainty (eq. 3) beside MiniLM similarity and BM25, and
 AUROC of the answer's uncertainty for "the answer from all ten is wrong", with what the accuracy
-gains where the least certain fifth is refused. With --attention also of the attention on each
-document, where the first answer is written and in one round after it (section 5.8). Usage:
+gains where the least certain fifth is refused, and whether the documents' scores add to it. With
+--attention also of the attention on each document, where the first answer is written and in one
+round after it (section 5.8). Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model embedded
     LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model FILE.gguf --answers-only
@@ -17,12 +18,18 @@ about half an hour on two cores with SmolLM2.
 """
 
 import argparse
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from distractors import SETS, Item, items, model, settings
 from records import Row, merged, parsed, read, short
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from ltrag_plugins.errors import CalibrationError
 from ltrag_plugins.flow import World, run_many
@@ -152,7 +159,10 @@ def report(row: Row) -> None:
         print(ranked(name, [np.array(each) for each in scores], gold))
     print(ranked("chance", [np.zeros(len(g)) for g in gold], gold))
     for label, pairs in row["answers"].items():
-        print(wrong(label, *map(list, zip(*pairs, strict=True))))
+        unsure, right = map(np.array, zip(*pairs, strict=True))
+        print(wrong(label, unsure, right))
+        if label.startswith("answer from all passages") and 5 <= right.sum() <= len(right) - 5:
+            print(with_scores(unsure, right, row["scores"]))
 
 
 def unsure(value: float | None) -> float:
@@ -160,10 +170,10 @@ def unsure(value: float | None) -> float:
     return 1.0 if value is None else value
 
 
-def wrong(label: str, unsure: list[float], right: list[float]) -> str:
+def wrong(label: str, unsure: np.ndarray, right: np.ndarray) -> str:
     line = f"{label}: {np.mean(right):.3f}"
     try:
-        value = bootstrap_interval(unsure, 1 - np.array(right), statistic=auroc)
+        value = bootstrap_interval(unsure, 1 - right, statistic=auroc)
         gain = bootstrap_interval(unsure, right, statistic=lifted)
     except CalibrationError:
         return line
@@ -171,6 +181,24 @@ def wrong(label: str, unsure: list[float], right: list[float]) -> str:
         f"{line}; AUROC for wrong {value.value:.3f} ({value.low:.3f} to {value.high:.3f}); "
         f"without the unsurest fifth {gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
     )
+
+
+def with_scores(unsure: np.ndarray, right: np.ndarray, scores: Mapping[str, Any]) -> str:
+    """The AUROC for wrong of what is learned (logistic, five folds) from the uncertainty alone, and
+    with the two best scores of the passages and their mean."""
+
+    def learned(*signals: Sequence[float] | np.ndarray) -> float:
+        learner = make_pipeline(StandardScaler(), LogisticRegression(solver="newton-cholesky"))
+        folds = StratifiedKFold(5, shuffle=True, random_state=0)
+        x = np.column_stack(signals)
+        shares: Any = cross_val_predict(learner, x, right, cv=folds, method="predict_proba")
+        return auroc(shares[:, 0], 1 - right)
+
+    line = f"  learned from it alone {learned(unsure):.3f}"
+    for name, each in scores.items():
+        best = [[*sorted(some)[:-3:-1], np.mean(some)] for some in each]
+        line += f"; with {name} {learned(unsure, *zip(*best, strict=True)):.3f}"
+    return line
 
 
 def lifted(unsure: np.ndarray, right: np.ndarray) -> float:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.model_selection import StratifiedKFold
 
 from ltrag_plugins.gece import WordFrequencies
 from ltrag_plugins.metrics.text import meteor
@@ -18,6 +19,7 @@ from ltrag_plugins.metrics.text import meteor
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "results"
 RECORDS = ROOT / "benchmarks" / "results"
+EVERY = "answer from all passages"
 SHOWN = re.compile(r"^```sh\n([^`]*?)^```\n\n(?:[^`#]|`(?!``))*?^```text\n(.*?)^```$", re.M | re.S)
 
 
@@ -187,6 +189,41 @@ def test_the_page_on_documents_finds_gold_and_refuses_as_the_records_do():
                 assert f"fifth {lifted:+.3f} " in line[0], label
 
 
+def test_the_passages_scores_add_to_the_uncertainty_what_the_page_says():
+    page = page_of("documents")
+    for row in kept("sgic_documents"):
+        if row["split"] != "dev_test":
+            continue
+        unsure, right = map(np.array, zip(*row["answers"][f"{EVERY}, right by EM"], strict=True))
+        shown = {"learned from it alone": unsure[:, None]}
+        for name, each in row["scores"].items():
+            of_passages = [(max(s), sorted(s)[-2], sum(s) / len(s)) for s in each]
+            shown[f"with {name}"] = np.column_stack([unsure, of_passages])
+        head = re.escape(f"{row['model']}\n{row['set']}, dev_test: {len(right)} ")
+        [line] = re.findall(rf"^{head}.*?^{EVERY}, right by EM.*?\n(.*?)$", page, re.M | re.S)
+        for name, x in shown.items():
+            [value] = re.findall(rf"{re.escape(name)} ([\d.]+)", line)
+            folds = StratifiedKFold(5, shuffle=True, random_state=0).split(x, right)
+            wrong = np.empty(len(right))
+            for train, test in folds:
+                wrong[test] = _logistic(x[train], 1 - right[train], x[test])
+            won = _won([*wrong], [*(1 - right)])
+            assert float(value) == pytest.approx(won, abs=6e-4), name
+
+
+def _logistic(x: np.ndarray, y: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Of standardized signals, by Newton's steps; weights, but for the constant, cost half their
+    squares."""
+    mean, scale = x.mean(0), x.std(0)
+    one, two = (np.column_stack([np.ones(len(z)), (z - mean) / scale]) for z in (x, other))
+    weights, cost = np.zeros(one.shape[1]), np.diag([0.0, *np.ones(x.shape[1])])
+    for _ in range(20):
+        share = 1 / (1 + np.exp(-one @ weights))
+        curve = (one.T * (share * (1 - share))) @ one + cost
+        weights -= np.linalg.solve(curve, one.T @ (share - y) + cost @ weights)
+    return two @ weights
+
+
 def test_a_round_turns_the_attention_as_the_page_on_documents_says():
     [row] = [row for row in kept("sgic_documents") if "attention, first answer" in row["scores"]]
     page = " ".join(page_of("documents").split())
@@ -201,7 +238,7 @@ def test_a_round_turns_the_attention_as_the_page_on_documents_says():
         means = [sum(some) / len(some) for some in (first, after, change)]
         assert re.search(rf"R@{k}(?: is)? {means[0]:.3f} .{{0,70}}{means[1]:.3f}", page)
         assert f"({means[2]:+.3f}, " in page
-    ways = ("answer from all passages", "answer after a round")
+    ways = (EVERY, "answer after a round")
     first, after = ([right for _, right in row["answers"][f"{way}, right by EM"]] for way in ways)
     mended = sum(b > a for a, b in zip(first, after, strict=True))
     spoiled = sum(b < a for a, b in zip(first, after, strict=True))
