@@ -256,7 +256,7 @@ LOOPS = (
     *("loop_hotpotqa", "kept_hotpotqa", "true_scores", "no_line"),
     *("cuts_hotpotqa", "answers_hotpotqa", "scores_hotpotqa", "answers_nq", "scores_nq"),
     *("cuts_nq", "rounds_hotpotqa", "samples_nq", "steps_gsm8k", "tags_hotpotqa"),
-    *("loop_nq", "kept_nq", "true_scores_nq", "no_line_nq"),
+    *("loop_nq", "kept_nq", "true_scores_nq", "no_line_nq", "comparisons_hotpotqa"),
 )
 
 
@@ -300,6 +300,7 @@ def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
         ("The round {}, for 13 calls", "steps_gsm8k", "steps calibrated"),
         ("are the right ones, it {},", "tags_hotpotqa", "key passages tagged"),
         ("on hotpotqa the last answer {} of the 200;", "rounds_hotpotqa", "1 round, last"),
+        ("the surer answer {}. Over all 103", "comparisons_hotpotqa", "1 round, least uncertain"),
     ):
         mended, spoiled = (words[n] for n in turned[name, label])
         said = told.format(f"mends {mended} and spoils {spoiled}")
