@@ -194,7 +194,7 @@ def with_scores(unsure: np.ndarray, right: np.ndarray, scores: Mapping[str, Any]
         shares: Any = cross_val_predict(learner, x, right, cv=folds, method="predict_proba")
         return auroc(shares[:, 0], 1 - right)
 
-    line = f"  learned from it alone {learned(unsure):.3f}"
+    line = f"  learned from the uncertainty alone {learned(unsure):.3f}"
     for name, each in scores.items():
         best = [[*sorted(some)[:-3:-1], np.mean(some)] for some in each]
         line += f"; with {name} {learned(unsure, *zip(*best, strict=True)):.3f}"

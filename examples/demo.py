@@ -98,7 +98,7 @@ def shown(console: Console) -> Iterator[tuple[Callable[[str], None], Observer]]:
         tasks = [bars.add_task("begun", visible=False)]
 
         def stage(name: str) -> None:
-            if not console.is_terminal:  # where bars are shown when all is over
+            if not console.is_terminal:  # in a log the bars come when all is over
                 console.print(f"  {name} ...")
             bars.update(tasks[-1], total=bars.tasks[-1].completed)
             tasks.append(bars.add_task(name, total=None))

@@ -195,7 +195,7 @@ def test_the_passages_scores_add_to_the_uncertainty_what_the_page_says():
         if row["split"] != "dev_test":
             continue
         unsure, right = map(np.array, zip(*row["answers"][f"{EVERY}, right by EM"], strict=True))
-        shown = {"learned from it alone": unsure[:, None]}
+        shown = {"learned from the uncertainty alone": unsure[:, None]}
         for name, each in row["scores"].items():
             of_passages = [(max(s), sorted(s)[-2], sum(s) / len(s)) for s in each]
             shown[f"with {name}"] = np.column_stack([unsure, of_passages])
