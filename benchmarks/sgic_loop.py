@@ -30,9 +30,8 @@ from distractors import SETS, Item, items, model, settings
 from sgic_compare import Row, table, write
 
 from ltrag_plugins.flow import Ask, Flow, Step, World, run_many
-from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.llm.embedded import cache_folder
+from ltrag_plugins.llm.embedded import cache_folder, embedded_encoder
 from ltrag_plugins.metrics.answer import f1, normalized_exact_match
 from ltrag_plugins.sgic import (
     CalibratedAnswer,
@@ -51,6 +50,9 @@ from ltrag_plugins.types import Generation
 
 CUTS = (1, 2, 3)
 
+Models = dict[str, Any]
+"""What a `World` and `fit` take: the model and, to score passages, an encoder."""
+
 
 class Progress:
     """Says how many prompts were answered."""
@@ -59,7 +61,9 @@ class Progress:
         self.label, self.prompts = label, 0
 
     def __call__(self, step: Step) -> None:
-        self.prompts += len(step.reply or ())
+        if step.reply is None or not isinstance(step.request, Ask):
+            return
+        self.prompts += len(step.reply)
         print(f"\r{self.label}: {self.prompts} prompts", end="", flush=True)
 
 
@@ -82,15 +86,16 @@ def way(variant: Any, rounds: int, *, line: bool = True, means: int | None = Non
 def asked_for(variant: Any, options: argparse.Namespace) -> SGICSettings:
     """That row, as the options say."""
     line = not options.no_line
-    return way(variant, options.rounds, line=line, means=options.means)
+    row = way(variant, options.rounds, line=line, means=options.means)
+    return replace(row, source=options.source)
 
 
-def table_5(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) -> None:
+def table_5(name: str, found: list[Item], models: Models, options: argparse.Namespace) -> None:
     for variant in options.variants.split(","):
         last, settings = variant == "documents", asked_for(variant, options)
         _, report = fit(
             [item.question for item in found],
-            llm,
+            **models,
             settings=settings,
             cut_to=CUTS if last else (),
             samples=options.samples if last else 0,
@@ -103,15 +108,15 @@ def table_5(name: str, found: list[Item], llm: LLM, options: argparse.Namespace)
                 f"{row.name:<40}  {row.em:.3f}  {row.f1:.3f}  {row.calls:6.1f}  {row.gain.signed}"
             )
         if options.out:
-            ways = every(found, llm, options.batch, settings, CUTS if last else (), report)
+            ways = every(found, models, options.batch, settings, CUTS if last else (), report)
             write(rows(found, ways), options.out / f"{name}_{variant}.jsonl")
             path = options.out / f"{name}_{variant}_run.jsonl"
-            kept_run(found, llm, options.batch, settings, report, path)
+            kept_run(found, models, options.batch, settings, report, path)
 
 
 def every(
     found: Sequence[Item],
-    llm: LLM,
+    models: Models,
     batch: int,
     settings: SGICSettings,
     cuts: Sequence[int],
@@ -119,7 +124,7 @@ def every(
 ) -> list[Any]:
     """The rows of the report, question by question, from the answers that are kept."""
     k = sum(row.kind == "samples" for row in report.variants)
-    drive = partial(run_many, world=World(llm=llm), batch=batch)
+    drive = partial(run_many, world=World(**models), batch=batch)
     return every_way([i.question for i in found], drive, settings, cut_to=cuts, samples=k)
 
 
@@ -139,7 +144,7 @@ def rows(found: Sequence[Item], ways: Sequence[Any]) -> Iterator[Row]:
 
 def kept_run(
     found: Sequence[Item],
-    llm: LLM,
+    models: Models,
     batch: int,
     settings: SGICSettings,
     report: FitReport,
@@ -148,25 +153,25 @@ def kept_run(
     """All K rounds of every question, for an analysis."""
     scale = ScoreScale(settings.estimator, report.means)
     flows = [calibrate(i.question.text, i.question.passages, settings, scale) for i in found]
-    answers = run_many(flows, World(llm=llm), batch=batch)
+    answers = run_many(flows, World(**models), batch=batch)
     truths = [Truth(item.gold, item.question.answers) for item in found]
     write_run(labelled(answers, truths, questions=[i.question.text for i in found]), path)
 
 
-def fitted(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) -> None:
+def fitted(name: str, found: list[Item], models: Models, options: argparse.Namespace) -> None:
     """What a fit on other questions kept, on these."""
     known = [item.question for item in items(name, "train", options.fit)]
     calibration, report = fit(
         known,
-        llm,
+        **models,
         settings=replace(asked_for("documents", options), certain_below=20.0),
         observers=[Progress(f"{name}, fit on train")],
         batch=options.batch,
     )
     print(f"\n{name}, train, {len(known)} questions:\n{report}\n")
     direct = replace(calibration, settings=replace(calibration.settings, rounds=0, cut_to=None))
-    plain = answered("direct", found, direct, llm, options.batch)
-    kept = answered(f"kept: {report.kept}", found, calibration, llm, options.batch)
+    plain = answered("direct", found, direct, models, options.batch)
+    kept = answered(f"kept: {report.kept}", found, calibration, models, options.batch)
     print(f"\n{name}, {options.split}, {len(found)} questions, A direct, B what was kept")
     print(f"{table([({row.id: row for row in plain}, {row.id: row for row in kept})])}\n")
     if options.out:
@@ -174,7 +179,7 @@ def fitted(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) 
 
 
 def answered(
-    label: str, found: list[Item], calibration: Calibration, llm: LLM, batch: int
+    label: str, found: list[Item], calibration: Calibration, models: Models, batch: int
 ) -> list[Row]:
     """Each question's answer with these settings, and what it cost."""
     heard: list[list[Generation]] = [[] for _ in found]
@@ -182,7 +187,7 @@ def answered(
         listening(calibrate(q.text, q.passages, calibration.settings, calibration.scale), replies)
         for q, replies in zip((item.question for item in found), heard, strict=True)
     ]
-    answers = run_many(flows, World(llm=llm), observers=[Progress(label)], batch=batch)
+    answers = run_many(flows, World(**models), observers=[Progress(label)], batch=batch)
     return [
         _row(label, item, answer, [reply.seconds for reply in replies])
         for item, answer, replies in zip(found, answers, heard, strict=True)
@@ -211,7 +216,9 @@ def _row(label: str, item: Item, answer: CalibratedAnswer, seconds: Sequence[flo
     return Row(label, item.question.id, answer.text, em, overlap, *cost, item.type)
 
 
-def told_the_truth(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) -> None:
+def told_the_truth(
+    name: str, found: list[Item], models: Models, options: argparse.Namespace
+) -> None:
     """Answers of each round where the scores that the model is shown are true (table 6)."""
     settings = replace(asked_for("documents", options), source="oracle", choose="last")
     questions = [item.question for item in found]
@@ -220,7 +227,7 @@ def told_the_truth(name: str, found: list[Item], llm: LLM, options: argparse.Nam
         for item, q in zip(found, questions, strict=True)
     ]
     seen = [Progress(f"{name}, oracle")]
-    answers = run_many(flows, World(llm=llm), observers=seen, batch=options.batch)
+    answers = run_many(flows, World(**models), observers=seen, batch=options.batch)
     ways = [
         [
             _row(
@@ -257,6 +264,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
     parser.add_argument("--no-line", action="store_true", help="on earlier answers, as the paper")
     parser.add_argument("--means", type=int, help="most means of the scale; the paper has 1")
+    parser.add_argument("--source", default="uncertainty", help="of scores; or encoder (MiniLM)")
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--split", default="dev_test", help="or train")
     parser.add_argument("--type", default="", help="only questions of this type: bridge, ...")
@@ -279,15 +287,16 @@ def main() -> None:
     if options.samples is None:
         options.samples = options.rounds
     local = model(options.model, adapter=options.adapter, dtype=options.dtype)
-    llm = CachedLLM(local, options.cache)
+    encoder = embedded_encoder() if options.source == "encoder" else None
+    models: Models = {"llm": CachedLLM(local, options.cache), "encoder": encoder}
     for name in options.sets.split(","):
         found = items(name, options.split, options.limit, options.type)
         if options.variants:
-            table_5(name, found, llm, options)
+            table_5(name, found, models, options)
         if options.oracle:
-            told_the_truth(name, found, llm, options)
+            told_the_truth(name, found, models, options)
         if options.fit:
-            fitted(name, found, llm, options)
+            fitted(name, found, models, options)
 
 
 if __name__ == "__main__":

@@ -113,6 +113,27 @@ def test_fit_as_json_is_all_there_is_on_stdout(questions, model, tmp_path):
     assert "2 rounds, last" not in names
 
 
+def test_with_an_encoder_the_nearest_passages_are_tried_too_and_it_is_found_again(
+    passages, questions, model, asked, tmp_path
+):
+    out = tmp_path / "calibration"
+    told = ["--rounds", 0, "--cut-to", 1, "--encoder", "embedded", "--json", "--out", out]
+    report = json.loads(sgic("fit", questions, *model, *told).stdout)
+    calls = {row["name"]: row["calls"] for row in report["variants"]}
+    assert calls["cut to 1 by encoder, last"] == 1.5  # half are certain at once
+    assert calls["cut to 1, last"] == 1.5 + DOCUMENTS / 2
+    assert json.loads((out / "command.json").read_text())["encoder"] == "embedded"
+
+    asked.clear()
+    told = ["--calibration", out, "--json", "--rounds", 1, "--set", "source=encoder"]
+    told += ["--set", "cut_to=1", "--set", "certain_below=0", "--set", "least_gain=null"]
+    [one] = lines_of(sgic("answer", passages, *FIRST, *model, *told))
+    assert (one["calls"], len(asked)) == (2, 2)
+    assert [d["shown"] for d in one["documents"]].count(True) == 1
+    told = [*model, "--rounds", 1, "--set", "source=encoder"]
+    assert "(--encoder)" in one_line(ltrag("sgic", "answer", passages, *FIRST, *told))
+
+
 # --- answer
 
 

@@ -1,5 +1,6 @@
 """All three at once: what is kept is what enumeration says, of worlds in which that is known."""
 
+import json
 from dataclasses import replace
 from itertools import product
 
@@ -18,7 +19,7 @@ from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.flow import run
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.sgic import SGICSettings
+from ltrag_plugins.sgic import Calibration, ScoreScale, SGICSettings
 from ltrag_plugins.types import Generation
 from tests.pipeline_parts import House, Letters, fitted, houses, settings, unlabelled
 
@@ -284,6 +285,12 @@ def test_a_folder_that_does_not_fit_is_refused(tmp_path):
         LongTailRAG.load(tmp_path, llm=house.llm(), encoder=Letters())
     with pytest.raises(InvalidInput, match="encoder"):
         LongTailRAG.load(tmp_path, llm=house.llm(), retriever=house)
+    looks = Calibration(SGICSettings(rounds=1, cut_to=1, source="encoder"), ScoreScale("product"))
+    replace(rag, ranker=None, gate=None, retrieves="always", calibration=looks).save(tmp_path)
+    assert json.loads((tmp_path / "longtail.json").read_text())["encoder"] == Letters().name
+    with pytest.raises(InvalidInput, match="'encoder' needs encoder="):
+        LongTailRAG.load(tmp_path, llm=house.llm(), retriever=house)
+    assert LongTailRAG.load(tmp_path, **parts).calibration == looks
     file = tmp_path / "longtail.json"
     file.write_text(file.read_text().replace('"retrieves": "', '"retrieves": "x'))
     with pytest.raises(UnreadableArtifact, match="no readable pipeline"):

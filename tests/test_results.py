@@ -257,6 +257,7 @@ LOOPS = (
     *("cuts_hotpotqa", "answers_hotpotqa", "scores_hotpotqa", "answers_nq", "scores_nq"),
     *("cuts_nq", "rounds_hotpotqa", "samples_nq", "steps_gsm8k", "tags_hotpotqa"),
     *("loop_nq", "kept_nq", "true_scores_nq", "no_line_nq", "comparisons_hotpotqa"),
+    *("encoder_nq", "encoder_hotpotqa", "rounds_nq"),
 )
 
 
@@ -301,6 +302,8 @@ def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
         ("are the right ones, it {},", "tags_hotpotqa", "key passages tagged"),
         ("on hotpotqa the last answer {} of the 200;", "rounds_hotpotqa", "1 round, last"),
         ("the surer answer {}. Over all 103", "comparisons_hotpotqa", "1 round, least uncertain"),
+        ("where its answer is surer, {} of 200", "encoder_nq", "cut to 1, least uncertain"),
+        ("in bfloat16, the surer answer {};", "rounds_nq", "1 round, least uncertain"),
     ):
         mended, spoiled = (words[n] for n in turned[name, label])
         said = told.format(f"mends {mended} and spoils {spoiled}")

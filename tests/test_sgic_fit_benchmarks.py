@@ -36,12 +36,12 @@ def test_the_loop_writes_each_questions_figures_of_every_row_of_the_report(load,
     found = [loop.Item(question, (True, False, False)) for question in asked(COUNT)]
     options = argparse.Namespace(
         variants="documents,answers", rounds=2, means=None, no_line=False, samples="equal",
-        batch=8, out=tmp_path / "out", split="dev_test",
+        batch=8, out=tmp_path / "out", split="dev_test", source="uncertainty",
     )  # fmt: skip
     # every second question is right at once, the others after a look
     mending = rights(lambda i, n: i % 2 == 0 or n, lambda i, n: 0.8 if i % 2 == 0 or n else 0.4)
-    llm = CachedLLM(mending, tmp_path / "cache.sqlite")
-    loop.table_5("nq", found, llm, options)
+    models = {"llm": CachedLLM(mending, tmp_path / "cache.sqlite")}
+    loop.table_5("nq", found, models, options)
     printed = capsys.readouterr().out
     rows = compare.read(tmp_path / "out" / "nq_documents.jsonl")
     # as many samples as the dearest row has calls: the first answer, 3 documents, 2 rounds

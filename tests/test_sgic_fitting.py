@@ -14,13 +14,13 @@ from sklearn.model_selection import StratifiedKFold
 
 from ltrag_plugins.calibration import CalibrationMethod
 from ltrag_plugins.errors import CalibrationError, EmptyQuestion, InvalidInput, MissingReferences
-from ltrag_plugins.flow import World, run_many
+from ltrag_plugins.flow import World, run, run_many
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.answer import f1, normalized_exact_match
 from ltrag_plugins.metrics.calibration import auroc, expected_calibration_error, paired_bootstrap
 from ltrag_plugins.metrics.cost import CostCounter
-from ltrag_plugins.sgic import ScoreScale, SGICSettings, calibrate, fit, sampled
+from ltrag_plugins.sgic import Calibrator, ScoreScale, SGICSettings, calibrate, fit, sampled
 from ltrag_plugins.types import Passage, Question
 from tests.sgic_parts import (
     THREE,
@@ -28,6 +28,7 @@ from tests.sgic_parts import (
     asked,
     by_document,
     documents_in,
+    drawn,
     fickle,
     folds,
     gone,
@@ -191,6 +192,15 @@ def test_a_handful_of_questions_keeps_the_direct_answer():
 # --- every row is what `calibrate` does
 
 
+class Words:
+    """Vectors that depend on every letter, and on little else."""
+
+    name = "words"
+
+    def encode(self, texts):
+        return np.array([[drawn(f"{text}{i}") for i in range(4)] for text in texts], np.float32)
+
+
 def again(questions, llm, settings, scale=None, wrongness=None):
     flows = [calibrate(q.text, q.passages, settings, scale, wrongness=wrongness) for q in questions]
     return run_many(flows, World(llm=llm))
@@ -272,6 +282,45 @@ def test_the_rows_of_cutting_are_what_calibrate_does():
         answers = again(questions, fickle(), replace(settings, choose=choose), scale)
         row = way(report, f"cut to 2, {choose}")
         assert shown(row) == pytest.approx(means(figures(questions, answers)))
+
+
+def test_with_an_encoder_documents_are_also_cut_by_it_for_one_call_more():
+    questions, settings = [*asked(25), *asked(9, THREE[:1])], SGICSettings(rounds=2)
+    encoder = Words()
+    _, report = fit(questions, fickle(), settings=settings, cut_to=(1, 2), encoder=encoder)
+    assert report == fit(questions, fickle(), settings=settings, cut_to=(1, 2), encoder=encoder)[1]
+    bare = SGICSettings(rounds=1, source="encoder", earlier="none", documents="none", cut_to=1)
+    for m in (1, 2):
+        cut = replace(bare, cut_to=m, certain_below=0, least_gain=None)
+        flows = [calibrate(q.text, q.passages, cut) for q in questions]
+        seen = run_many(flows, World(llm=fickle(), encoder=encoder))
+        scale = ScoreScale.of_rounds("product", [answer.trace for answer in seen])
+        for choose in ("least uncertain", "last"):
+            one = replace(bare, cut_to=m, choose=choose)
+            flows = [calibrate(q.text, q.passages, one, scale) for q in questions]
+            answers = run_many(flows, World(llm=fickle(), encoder=encoder))
+            row = way(report, f"cut to {m} by encoder, {choose}")
+            assert shown(row) == pytest.approx(means(figures(questions, answers)))
+            assert row.calls < 2 < way(report, f"cut to {m}, {choose}").calls
+    without = fit(questions, fickle(), settings=settings, cut_to=(1, 2))[1]
+    others = [row for row in report.variants if "by encoder" not in row.name]
+    assert others == [*without.variants]
+
+
+def test_a_function_that_judges_passages_is_tried_as_an_encoder_is():
+    def relevance(_, passages):
+        return [float("coastal" in p.text) for p in passages]
+
+    def write(prompt):
+        good = number(prompt) % 4 == 0 or (documents_in(prompt) == 1 and "coastal" in prompt)
+        return said("right" if good else "wrong", 0.9 if good else 0.4)
+
+    calibration, report = fit(asked(), ScriptedLLM(write), relevance=relevance)
+    assert report.kept == "cut to 1 by relevance, least uncertain"
+    assert (calibration.settings.source, calibration.settings.cut_to) == ("relevance", 1)
+    assert way(report, report.kept).calls == pytest.approx(1 + 0.75)
+    made = Calibrator.fit(asked(), llm=ScriptedLLM(write), relevance=relevance)
+    assert run(made.answering("Which? 1", THREE), made.world).text == "right"
 
 
 def test_what_is_fitted_answers_as_the_report_says_from_the_cache_alone(tmp_path):

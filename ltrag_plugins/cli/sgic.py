@@ -25,8 +25,11 @@ def _fit(
     pool: Opt.Pool = None,
     limit: Opt.Limit = None,
     model: Opt.Model = "embedded",
+    encoder: Opt.Encoder = "none",
     rounds: Opt.Rounds = None,
-    cut_to: Annotated[str, option("Method", "Also try the M surest documents alone.")] = "1,2,3",
+    cut_to: Annotated[
+        str, option("Method", "Also try the M surest documents alone, and the M nearest ones.")
+    ] = "1,2,3",
     samples: Annotated[int, option("Method", "Compare so many sampled answers.", min=0)] = 0,
     words: Opt.Set = None,
     cache: Opt.Cache = None,
@@ -46,12 +49,12 @@ def _fit(
         raise typer.BadParameter(f"{cut_to!r} is no list of whole numbers from 1 on, such as 1,2,3")
     io.checked_folder(out)
     found = _asked(questions, limit, pool)
-    llm = options.load_llm(model, cache=cache)
+    llm, vectors = options.load_llm(model, cache=cache), options.load_encoder(encoder)
     tried = {"cut_to": tuple(map(int, counts)), "samples": samples, **asdict(how)}
-    parts: dict[str, Any] = {"llm": llm, "settings": settings, "batch": batch, **tried}
+    parts: dict[str, Any] = {"llm": llm, "encoder": vectors, "settings": settings, "batch": batch}
     with io.resumable(cache), io.progress(Ask=None) as bar:
-        calibrator = sgic.Calibrator.fit(found, observers=[bar], **parts)
-    options.save(calibrator, "calibration", out, model, "none")
+        calibrator = sgic.Calibrator.fit(found, observers=[bar], **parts, **tried)
+    options.save(calibrator, "calibration", out, model, encoder)
     io.show(calibrator.report, as_data)
 
 
@@ -65,6 +68,7 @@ def _answer(
     limit: Opt.Limit = None,
     calibration: Annotated[Path | None, option("Model", "Folder of 'ltrag calibrate fit'.")] = None,
     model: Opt.NotedModel = None,
+    encoder: Opt.NotedEncoder = None,
     rounds: Opt.Rounds = None,
     refuse_above: Annotated[float | None, option("Method", "Keep back larger scores.")] = None,
     words: Opt.Set = None,
@@ -91,12 +95,14 @@ def _answer(
         passages = () if file is None else tuple(read_passages(file))
         asked = [Question(question or "", passages=passages)]
     if calibration is not None:
-        model, _ = options.noted("sgic", calibration, model)
+        model, encoder = options.noted("sgic", calibration, model, encoder)
     llm, fitted = options.load_llm(model or "embedded", cache=cache), None
     if calibration is not None:
         fitted = sgic.Calibration.load(calibration, llm=llm)
         settings, refusal = options.changed(words, fitted.settings, Refusal(), **told)
-    calibrator = sgic.Calibrator(llm, calibration=fitted, settings=settings, **asdict(refusal))
+    vectors = options.load_encoder(encoder or "none") if settings.source == "encoder" else None
+    parts: dict[str, Any] = {"calibration": fitted, "settings": settings, "encoder": vectors}
+    calibrator = sgic.Calibrator(llm, **parts, **asdict(refusal))
     if bare := sum(not one.passages for one in asked):
         io.say(f"note: {bare} of {len(asked)} questions have no passages: answered from memory")
     refused = 0

@@ -32,6 +32,7 @@ from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.settings import Count, Range, Settings
 from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.calibrator import Calibration, Refusal
+from ltrag_plugins.sgic.documents import check_source
 from ltrag_plugins.sgic.loop import Session, calibrate
 from ltrag_plugins.sgic.prompts import PromptTemplates
 from ltrag_plugins.sgic.settings import SGICSettings
@@ -187,7 +188,7 @@ class LongTailRAG:
 
         Args:
             retriever: needed unless the pipeline never retrieves.
-            encoder: the fit's, where gate or reranker read vectors; else it is left alone.
+            encoder: the fit's, where gate, reranker or calibrator read vectors; else left alone.
 
         Raises:
             UnreadableArtifact: the folder is missing, incomplete or tampered with.
@@ -212,7 +213,8 @@ class LongTailRAG:
         if "ranker" in kept and encoder is not None:
             saved["ranker"] = DURRanker.load(path / "head", encoder=encoder)
         if "calibration" in kept:
-            saved["calibration"] = Calibration.load(path / "calibration", llm=llm)
+            saved["calibration"] = calibration = Calibration.load(path / "calibration", llm=llm)
+            check_source(calibration.settings.source, encoder=encoder)
         return cls(world=world, **saved)
 
     def save(self, folder: str | PathLike[str]) -> None:
@@ -305,6 +307,8 @@ class LongTailRAG:
         """The one that the kept parts read vectors of."""
         if self.ranker is not None:
             return self.ranker.encoder
+        if self.calibration is not None and self.calibration.settings.source == "encoder":
+            return self.world.encoder
         return None if self.gate is None else self.gate.world.encoder
 
 

@@ -86,7 +86,7 @@ def check_source(source: str, **given: object) -> None:
     """Refuse a source of document scores that is not `given`, before the first question."""
     needs = {
         "relevance": "relevance=..., a function of question and passages",
-        "encoder": "encoder=..., an Encoder or embeddings of your framework",
+        "encoder": "encoder=..., an Encoder or embeddings of your framework (--encoder)",
         "oracle": "truth=Truth(relevant, answers), in the flow ltrag_plugins.sgic.calibrate(...)",
     }
     if source in needs and given.get(source) is None:

@@ -33,7 +33,7 @@ from ltrag_plugins.sgic.calibrator import Calibration
 from ltrag_plugins.sgic.documents import Relevance
 from ltrag_plugins.sgic.loop import Session, best_round
 from ltrag_plugins.sgic.scale import FEWEST, ScoreScale, WrongnessCalibration
-from ltrag_plugins.sgic.settings import Budget, Choose, SGICSettings
+from ltrag_plugins.sgic.settings import Budget, Choose, SGICSettings, Source
 from ltrag_plugins.types import Generation, Question
 from ltrag_plugins.uncertainty import AGREEMENT, TOKEN_SIGNALS
 
@@ -183,10 +183,11 @@ def fit(
         settings: how rounds ask, score and stop; its `rounds` is the most that is tried. None: 5
             rounds, and the defaults.
         metric, level, method: see `FitOptions`.
-        cut_to: the m of "one more look at the m surest documents alone"; empty: none.
+        cut_to: the m of "one more look at the m surest documents alone"; empty: none. With an
+            encoder, or a relevance function, also at the m that these find nearest.
         samples: K sampled answers beside it, at 1..K; "equal": as many as the dearest variant
             takes calls (at most `max_calls`). They are compared, never kept.
-        relevance, encoder: for the settings' `source`.
+        relevance, encoder: for the settings' `source`, and to cut by.
         batch: most prompts of one model call; None: all of a round together.
 
     Raises:
@@ -207,7 +208,10 @@ def fit(
         raise InvalidInput("source='oracle' is for analysis: calibrate(..., truth=...)")
     world, watching = World(llm=llm, encoder=encoder), (counter := CostCounter(), *observers)
     drive = partial(run_many, world=world, observers=watching, batch=batch)
-    more: dict[str, Any] = {"cut_to": cut_to, "samples": samples, "relevance": relevance}
+    judges: dict[Source, Any] = {"encoder": encoder, "relevance": relevance}
+    sources = [name for name, judge in judges.items() if judge is not None]
+    more: dict[str, Any] = {"cut_to": cut_to, "sources": sources, "samples": samples}
+    more["relevance"] = relevance
     ways = every_way(questions, drive, settings, **more)
     found = _Comparison(options, settings.seed, ways)
     direct, best, unseen = ways[0], found.cheapest_that_pays(), found.unseen_gain()
@@ -315,6 +319,8 @@ class _Comparison:
             yield f"{harm} (cross-validated): the direct answer is kept"
         if best is direct:
             yield "nothing pays with this model: the direct answer is kept"
+            if {way.settings.source for way in self.ways if way.kind == "cut"} == {"uncertainty"}:
+                yield "without encoder= a look at the nearest documents, of one call, was not tried"
         elif kept is best and gain == 0:
             yield "what was kept gains nothing when cross-validated, it may be luck: add questions"
         if not rounds:
@@ -373,14 +379,18 @@ def every_way(
     settings: SGICSettings,
     *,
     cut_to: Iterable[int] = (),
+    sources: Iterable[Source] = (),
     samples: int | Literal["equal"] = 0,
     relevance: Relevance | None = None,
 ) -> list[_Variant]:
-    """The direct answers, then all that has to beat them; for the arguments see `sgic.fit`."""
+    """The direct answers, then all that has to beat them; for the arguments see `sgic.fit`.
+    Documents are also cut by the scores of other `sources`."""
     most = max(len(question.passages) for question in questions)
     # one more look, at the surest documents alone, with nothing beside them
     bare = replace(settings, rounds=1, earlier="none", documents="none", choose="last", cut_to=1)
-    cuts = [cut for m in sorted({*cut_to}) if (cut := replace(bare, cut_to=m)) and m < most]
+    few = [m for m in sorted({*cut_to}) if replace(bare, cut_to=m) and m < most]
+    by = dict.fromkeys((settings.source, *sources))
+    cuts = [replace(bare, cut_to=m, source=source) for source in by for m in few]
     recorded = loop.record(questions, drive, settings, cuts, relevance=relevance)
     found = [*_replayed(recorded, questions)]
     if samples == "equal":
@@ -426,8 +436,10 @@ def _replayed(
         for choose in get_args(Choose):
             yield way("rounds", f"{plural(k, 'round')}, {choose}", first, rounds=k, choose=choose)
     for cut in cuts:
+        own = cut[0].settings
+        by = "" if own.source == settings.source else f" by {own.source}"
         for choose in ("least uncertain", "last"):
-            yield way("cut", f"cut to {cut[0].settings.cut_to}, {choose}", cut, choose=choose)
+            yield way("cut", f"cut to {own.cut_to}{by}, {choose}", cut, choose=choose)
     if not settings.rounds:
         return
     # whether another estimator would make other prompts of the same answers

@@ -329,10 +329,15 @@ def record(
     rescale(first, scale)
     always = settings.score_documents == "always"
     rounds_score = always or (settings.rounds > 0 and scores_documents(settings))
-    lines = [first if rounds_score else [session.branch(settings) for session in first]]
-    if cuts or rounds_score:
-        drive(session.score_documents() for session in first)
-    lines += [[session.branch(way) for session in first] for way in cuts]
+    plain = [session.branch(settings) for session in first]
+    scored = {settings.source: first} if rounds_score else {}
+    for way in cuts:  # each source scores once, for all that read it
+        own = first if way.source == settings.source else [one.branch(way) for one in plain]
+        scored.setdefault(way.source, own)
+    for line in scored.values():
+        drive(session.score_documents() for session in line)
+    lines = [first if rounds_score else plain]
+    lines += [[session.branch(way) for session in scored[way.source]] for way in cuts]
     for number in range(1, max(way.rounds for way in (settings, *cuts)) + 1):
         # the cuts come first, as they end here: a local model that remembers the beginnings of so
         # many prompts and no more then still has those that the next round begins with

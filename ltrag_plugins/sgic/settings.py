@@ -12,6 +12,7 @@ from ltrag_plugins.types import Generation
 from ltrag_plugins.uncertainty import calls_for, checked_estimator
 
 Choose = Literal["least uncertain", "last", "repeated"]
+Source = Literal["uncertainty", "encoder", "relevance", "oracle"]
 _PaperRow = Literal["documents", "scores", "answers"]
 
 
@@ -32,7 +33,7 @@ class SGICSettings(Settings):
     means: Count | None = None
     """Most means that a fit of the scale (eq. 2) has: round 0, 1, ... each its own, and the last
     serves the rounds after it. 1: that of the first answers for all (paper); None: each round."""
-    source: Literal["uncertainty", "encoder", "relevance", "oracle"] = "uncertainty"
+    source: Source = "uncertainty"
     """Where document scores come from: one answer per document (paper, eq. 3), an encoder,
     a function, or the truth, which scores answers too: for analysis (paper, table 6)."""
     keys: Count = 2
