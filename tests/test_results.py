@@ -257,7 +257,7 @@ LOOPS = (
     *("cuts_hotpotqa", "answers_hotpotqa", "scores_hotpotqa", "answers_nq", "scores_nq"),
     *("cuts_nq", "rounds_hotpotqa", "samples_nq", "steps_gsm8k", "tags_hotpotqa"),
     *("loop_nq", "kept_nq", "true_scores_nq", "no_line_nq", "comparisons_hotpotqa"),
-    *("encoder_nq", "encoder_hotpotqa", "rounds_nq"),
+    *("encoder_nq", "encoder_hotpotqa", "rounds_nq", "kept_encoder_nq"),
 )
 
 
