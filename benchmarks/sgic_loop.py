@@ -264,7 +264,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
     parser.add_argument("--no-line", action="store_true", help="on earlier answers, as the paper")
     parser.add_argument("--means", type=int, help="most means of the scale; the paper has 1")
-    parser.add_argument("--source", default="uncertainty", help="of scores; or encoder (MiniLM)")
+    sources, which = ("uncertainty", "encoder"), "of document scores; encoder: MiniLM"
+    parser.add_argument("--source", choices=sources, default="uncertainty", help=which)
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--split", default="dev_test", help="or train")
     parser.add_argument("--type", default="", help="only questions of this type: bridge, ...")
