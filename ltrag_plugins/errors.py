@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from typing import Any, Literal, TypeVar
 
 _T = TypeVar("_T")
+Part = Literal["model", "encoder", "retriever"]
+"""What an application hands in, and what its own errors come from."""
 # of the extras whose packages are imported within functions
 _PACKAGES = {
     "fit": ("scipy", "sklearn"),
@@ -57,7 +59,8 @@ class ModelError(LtragError):
 
 
 class ModelFailed(ModelError):
-    """The model's own call raised (its exception is the cause), or its reply cannot be used."""
+    """The model's or encoder's own call raised (its exception is the cause), or its reply cannot be
+    used."""
 
 
 class ModelUnavailable(ModelFailed):
@@ -112,8 +115,8 @@ class ArtifactMismatch(ArtifactError):
     """The saved files were fitted for another model or tier."""
 
 
-def provider_error(part: Literal["model", "retriever"], error: Exception) -> LtragError:
-    """The error for what a client of a model or a retriever raised, with a remedy."""
+def provider_error(part: Part, error: Exception) -> LtragError:
+    """The error for what a client of a model, encoder or retriever raised, with a remedy."""
     text = str(error).removesuffix(".")
     said = f"the {part} raised {type(error).__name__}: {text}. Its own error is the __cause__"
     if part == "retriever":
@@ -127,7 +130,7 @@ def provider_error(part: Literal["model", "retriever"], error: Exception) -> Ltr
         remedy = "check its address and settings, and that the server keeps to its protocol"
         return ModelFailed(f"{wrong}; {remedy}")
     why = f"{said}: a time-out or a rate limit passes, so try again or raise the client's retries"
-    return ModelFailed(f"{why}; else mend the model's set-up")
+    return ModelFailed(f"{why}; else mend the {part}'s set-up")
 
 
 def missing_extra(package: str, extra: str) -> MissingExtra:

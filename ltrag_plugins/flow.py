@@ -24,6 +24,7 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from contextlib import ExitStack, aclosing, closing, contextmanager
@@ -235,6 +236,7 @@ def _joined(parts: list[Request]) -> Request:
 
 _Outcome = Sequence[Any] | Exception
 """The replies to a request, or the model's or retriever's exception, which goes to the flow."""
+_PARTS: Mapping[type, errors.Part] = {Fetch: "retriever", Embed: "encoder"}
 _HOPELESS = 3  # parts of a failed call that are tried before the others are given up
 
 
@@ -257,12 +259,12 @@ class World:
             ModelError, RetrievalError: more or fewer replies came than were asked for.
             UnknownRequest: this is no request.
         """
-        with wrap_provider_errors("retriever" if isinstance(request, Fetch) else "model"):
+        with wrap_provider_errors(_PARTS.get(type(request), "model")):
             return _aligned(request, self._reply(request))
 
     async def areply(self, request: Request) -> Sequence[Any]:
         """As `reply`: awaits what has an async call of its own, moves the rest to a thread."""
-        with wrap_provider_errors("retriever" if isinstance(request, Fetch) else "model"):
+        with wrap_provider_errors(_PARTS.get(type(request), "model")):
             llm = cast(AsyncLLM, getattr(self, self._writer(request)))
             retriever = cast(AsyncRetriever, self.retriever)
             match request:  # hasattr: isinstance of a protocol takes a tenth of a question's time
@@ -335,8 +337,8 @@ def gradient_llm(llm: LLM | None) -> GradientLLM:
 
 
 @contextmanager
-def wrap_provider_errors(part: Literal["model", "retriever"]) -> Iterator[None]:
-    """Turn what a model or a retriever raises into an error of this package, with a remedy."""
+def wrap_provider_errors(part: errors.Part) -> Iterator[None]:
+    """Turn what a model, encoder or retriever raises into this package's error, with a remedy."""
     try:
         yield
     except errors.LtragError:

@@ -309,6 +309,9 @@ class Broken(Threads):
 
     score = search
 
+    def encode(self, texts):
+        raise OSError("gone")
+
 
 class AsyncBroken(Broken):
     async def asearch(self, queries, k):
@@ -341,8 +344,9 @@ SCRIPT, FULL = World(llm=ScriptedLLM(moody)), World(Gradients(), Words(), Length
             for flow, kind in PAIR
         ),
         (lambda: ask("bad"), SCRIPT, ModelFailed, "hung up on bad"),
-        (lambda: score(["a"], ["1"]), World(llm=Broken()), ModelFailed, "gone"),
-        (lambda: fetch("q", k=1), World(retriever=Broken()), RetrieverFailed, "gone"),
+        (lambda: score(["a"], ["1"]), World(llm=Broken()), ModelFailed, "model raised OSErr"),
+        (lambda: embed("a"), World(encoder=Broken()), ModelFailed, "encoder raised OSErr"),
+        (lambda: fetch("q", k=1), World(retriever=Broken()), RetrieverFailed, "er raised OSErr"),
         (lambda: fetch("q", k=1), World(retriever=AsyncBroken()), RetrieverFailed, "gone"),
         (lambda: ask("?"), World(), ModelError, "needs the llm"),
         (lambda: score(["a"], ["1"]), World(), ModelError, "needs the llm"),

@@ -291,6 +291,10 @@ def test_a_folder_that_does_not_fit_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="'encoder' needs encoder="):
         LongTailRAG.load(tmp_path, llm=house.llm(), retriever=house)
     assert LongTailRAG.load(tmp_path, **parts).calibration == looks
+    other = Letters()
+    other.name = "another"
+    with pytest.raises(ArtifactMismatch, match="looks again by 'houses and gardens', not 'another"):
+        LongTailRAG.load(tmp_path, **parts | {"encoder": other})
     file = tmp_path / "longtail.json"
     file.write_text(file.read_text().replace('"retrieves": "', '"retrieves": "x'))
     with pytest.raises(UnreadableArtifact, match="no readable pipeline"):

@@ -200,7 +200,7 @@ class LongTailRAG:
         with artifacts.reading(f"{path} holds no readable pipeline", remedy):
             known: Any = {"parts": (*_SAVED, "llm", "kept", "encoder"), "optional": ("data",)}
             saved, _ = artifacts.read(path, "longtail", kinds=_KINDS, format=_FORMAT, **known)
-            name, kept, _ = (saved.pop(one) for one in ("llm", "kept", "encoder"))
+            name, kept, reads = (saved.pop(one) for one in ("llm", "kept", "encoder"))
         if name != llm.name:
             both = f"the pipeline in {path} was fitted with {name!r}, not {llm.name!r}"
             raise ArtifactMismatch(f"{both}; pass that model, or fit one for this one")
@@ -214,7 +214,10 @@ class LongTailRAG:
             saved["ranker"] = DURRanker.load(path / "head", encoder=encoder)
         if "calibration" in kept:
             saved["calibration"] = calibration = Calibration.load(path / "calibration", llm=llm)
-            check_source(calibration.settings.source, encoder=encoder)
+            check_source(source := calibration.settings.source, encoder=encoder)
+            if source == "encoder" and encoder is not None and encoder.name != reads:
+                both = f"the pipeline in {path} looks again by {reads!r}, not {encoder.name!r}"
+                raise ArtifactMismatch(f"{both}; pass that encoder, or fit one for this one")
         return cls(world=world, **saved)
 
     def save(self, folder: str | PathLike[str]) -> None:
