@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from ltrag_plugins.dur import DURRanker
-from ltrag_plugins.errors import ArtifactMismatch, EmptyQuestion, InvalidInput, UnreadableArtifact
+from ltrag_plugins.errors import (
+    ArtifactMismatch,
+    EmptyQuestion,
+    InvalidInput,
+    ModelFailed,
+    UnreadableArtifact,
+)
 from ltrag_plugins.langchain import DURExampleSelector
 from ltrag_plugins.langchain import DURReranker as InLangChain
 from ltrag_plugins.llama_index import DURReranker as InLlamaIndex
@@ -134,6 +140,24 @@ async def test_async_reranking_awaits_the_embeddings_own_async_call(framework):
     ranked = await arerank(framework, reranker, framework.found(PASSAGES))
     assert len(embeddings.asked) == len(TEXTS) + 1
     assert framework.ranked(ranked) == places(trained())
+
+
+@EACH
+async def test_embeddings_that_fail_are_one_named_error_and_the_clients_own_is_its_cause(
+    framework, monkeypatch
+):
+    def gone(_):
+        raise ConnectionError("no route")
+
+    encoder, found = framework.embeddings(), framework.found(PASSAGES)
+    reranker = framework.room.DURReranker(encoder=encoder, untrained="encoder")
+    monkeypatch.setattr("tests.framework_parts.letters", gone)
+    with pytest.raises(ModelFailed, match="the encoder raised ConnectionError: no route") as failed:
+        rerank(framework, reranker, found)
+    assert isinstance(failed.value.__cause__, ConnectionError)
+    with pytest.raises(ModelFailed, match="mend the encoder's set-up") as failed:
+        await arerank(framework, reranker, found)
+    assert isinstance(failed.value.__cause__, ConnectionError)
 
 
 @EACH

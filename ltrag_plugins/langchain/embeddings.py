@@ -7,6 +7,7 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 
 from ltrag_plugins.errors import checked
+from ltrag_plugins.flow import wrap_provider_errors
 from ltrag_plugins.langchain.model import model_name
 from ltrag_plugins.llm.base import Encoder
 
@@ -45,12 +46,18 @@ class LangChainEncoder:
         return f"langchain:{type(self._embeddings).__name__}:{model_name(self._embeddings)}"
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """One row per text, float32, shape (texts, dim); no texts, shape (0, 0)."""
-        return _table(self._embeddings.embed_documents(list(texts)) if texts else [])
+        """One row per text, float32, shape (texts, dim); no texts, shape (0, 0).
+
+        Raises:
+            ModelFailed: the embeddings' own call raised; its exception is the cause.
+        """
+        with wrap_provider_errors("encoder"):
+            return _table(self._embeddings.embed_documents(list(texts)) if texts else [])
 
     async def aencode(self, texts: Sequence[str]) -> np.ndarray:
         """As `encode`, by the embeddings' own async call (of LangChain's: a thread)."""
-        return _table(await self._embeddings.aembed_documents(list(texts)) if texts else [])
+        with wrap_provider_errors("encoder"):
+            return _table(await self._embeddings.aembed_documents(list(texts)) if texts else [])
 
 
 def _table(rows: list[list[float]]) -> np.ndarray:

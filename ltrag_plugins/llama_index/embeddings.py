@@ -10,6 +10,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import PrivateAttr
 
 from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.flow import wrap_provider_errors
 from ltrag_plugins.llm.base import Encoder
 
 _CALLS = {f"{a}get_text_embedding{s}" for a in ("_", "_a") for s in ("", "s")}
@@ -62,8 +63,13 @@ class LlamaIndexEncoder:
         return f"{type(self._embedding).__name__}:{self._embedding.model_name}"
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """One row per text, float32; shape (0, 0) for no texts."""
-        return _table(self._embedding.get_text_embedding_batch(list(texts)))
+        """One row per text, float32; shape (0, 0) for no texts.
+
+        Raises:
+            ModelFailed: the model's own call raised; its exception is the cause.
+        """
+        with wrap_provider_errors("encoder"):
+            return _table(self._embedding.get_text_embedding_batch(list(texts)))
 
     async def aencode(self, texts: Sequence[str]) -> np.ndarray:
         """As `encode`, by the model's own async call; a model that has none encodes in a thread."""
@@ -71,7 +77,8 @@ class LlamaIndexEncoder:
         kinds = [vars(kind).keys() & _CALLS for kind in type(self._embedding).__mro__]
         if not next(filter(None, kinds)) - {"_get_text_embedding", "_get_text_embeddings"}:
             return await asyncio.to_thread(self.encode, texts)
-        return _table(await self._embedding.aget_text_embedding_batch(list(texts)))
+        with wrap_provider_errors("encoder"):
+            return _table(await self._embedding.aget_text_embedding_batch(list(texts)))
 
 
 def _table(rows: list[list[float]]) -> np.ndarray:
