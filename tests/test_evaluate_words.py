@@ -59,6 +59,18 @@ def test_a_method_alone_has_its_defaults_and_no_label():
     assert cell_of("sgic:loop.choose=least uncertain").name == "sgic:loop.choose=least_uncertain"
 
 
+def test_long_words_that_begin_alike_are_told_apart_by_names_that_are_short():
+    begin = "sgic:k=10:loop.rounds=1:loop.cut_to=1:loop.earlier=none:loop.documents=none"
+    last, surest = cell_of(f"{begin}:loop.choose=last"), cell_of(begin)
+    assert (last.set.loop.choose, surest.set.loop.choose) == ("last", "least uncertain")
+    assert last.name != surest.name == cell_of(begin).name
+    for cell in (last, surest):
+        assert cell.name.startswith("sgic:k=10:loop.rounds=1:loop.cut_to=1:loop.earlier")
+        assert len(cell.label) == 60
+    word = "sgic:k=10:loop.rounds=1:loop.cut_to=1:loop.document_words=10000"
+    assert cell_of(word).name == word, "a label of 58 stays as it is"
+
+
 @pytest.mark.parametrize(("word", "said"), [
     ("sngle:k=5", ["did you mean single"]),
     ("single:kk=5", ["did you mean k"]),

@@ -5,6 +5,7 @@ settings and a gate or none; a label tells two of one method apart: ``single:k=1
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from typing import Any, Self
 
 from ltrag_plugins.errors import InvalidInput, require, unknown_name
@@ -128,7 +129,11 @@ def cell_of(word: str) -> Cell:
         settings = with_values(row.settings(), given)
     except InvalidInput as error:
         raise InvalidInput(f"{word!r}: {error}") from error
-    return Cell(row, settings, label=CellName.safe(":".join(given), "_")[:_LONGEST_LABEL])
+    label = CellName.safe(":".join(given), "_")
+    if len(label) > _LONGEST_LABEL:  # what is cut off would tell two of them apart
+        mark = sha256(label.encode()).hexdigest()[:8]
+        label = f"{label[: _LONGEST_LABEL - len(mark) - 1]}-{mark}"
+    return Cell(row, settings, label=label)
 
 
 _Metric = Callable[[str, Sequence[str]], float]
