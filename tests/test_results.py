@@ -310,6 +310,24 @@ def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
         assert said in " ".join(page.split())
 
 
+def test_a_tag_mends_and_spoils_what_the_page_says_wherever_the_passages_stand():
+    plain, tagged = (
+        {(row["row"], row["id"]): row for row in kept(name)}
+        for name in ("places_plain", "places_tags")
+    )
+    before = {row["id"]: row["em"] for row in kept("tags_hotpotqa") if row["row"] == "no tags"}
+    assert plain.keys() == tagged.keys()
+    pairs = [(plain[key], tagged[key]) for key in plain]
+    turned = [(a["em"], b["em"]) for a, b in pairs]
+    again = sum(a["text"] == b["text"] for a, b in pairs)
+    assert (turned.count((0, 1)), turned.count((1, 0)), again, len(pairs)) == (4, 4, 102, 120)
+    said = "of the 120 answers it mends four, spoils four, and writes 102 again."
+    assert said in " ".join(page_of("rounds").split())
+    first = {key: row["em"] for (place, key), row in plain.items() if place == "first"}
+    assert first == {key: before[key] for key in first}
+    assert {place for place, _ in plain} == {"first", "middle", "last"}
+
+
 def test_two_programs_find_as_many_direct_answers_right():
     rows = {
         row["set"]: row
