@@ -257,7 +257,7 @@ LOOPS = (
     *("cuts_hotpotqa", "answers_hotpotqa", "scores_hotpotqa", "answers_nq", "scores_nq"),
     *("cuts_nq", "rounds_hotpotqa", "samples_nq", "steps_gsm8k", "tags_hotpotqa"),
     *("loop_nq", "kept_nq", "true_scores_nq", "no_line_nq", "comparisons_hotpotqa"),
-    *("encoder_nq", "encoder_hotpotqa", "rounds_nq", "kept_encoder_nq"),
+    *("encoder_nq", "encoder_hotpotqa", "rounds_nq", "kept_encoder_nq", "retrieved_nq"),
 )
 
 
@@ -303,6 +303,11 @@ def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
         ("on hotpotqa the last answer {} of the 200;", "rounds_hotpotqa", "1 round, last"),
         ("the surer answer {}. Over all 103", "comparisons_hotpotqa", "1 round, least uncertain"),
         ("where its answer is surer, {} of 200", "encoder_nq", "cut to 1, least uncertain"),
+        (
+            "where its answer is surer it {} of 100",
+            "retrieved_nq",
+            "ten, then the nearest, least uncertain",
+        ),
         ("in bfloat16, the surer answer {};", "rounds_nq", "1 round, least uncertain"),
     ):
         mended, spoiled = (words[n] for n in turned[name, label])
