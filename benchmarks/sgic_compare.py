@@ -1,9 +1,9 @@
 """Runs of `sgic_loop.py --out` over the same questions: is one better, and at what cost?
 
-For every row that both files have: EM, calls, tokens and milliseconds of both, and the difference
-in EM, B minus A, with the interval of a paired bootstrap over the questions. With `--rows A/B` one
-row is held against another; with one file every row against the first. `--type` takes the questions
-of one type alone, where the data set tells types. Usage:
+For every row that both files have: EM of both, the difference, B minus A, with the interval of a
+paired bootstrap over the questions, and the calls, tokens and milliseconds of both, where known.
+With `--rows A/B` one row is held against another; with one file every row against the first.
+`--type` takes the questions of one type alone, where the data set tells types. Usage:
 
     python benchmarks/sgic_compare.py RUN.jsonl --type bridge
     python benchmarks/sgic_compare.py untuned/nq_documents.jsonl tuned/nq_documents.jsonl
@@ -71,25 +71,22 @@ def gain(a: dict[str, Row], b: dict[str, Row]) -> Interval:
 
 
 def table(pairs: Sequence[tuple[dict[str, Row], dict[str, Row]]]) -> str:
-    """A line for each pair."""
+    """A line for each pair; costs that no row has are left out."""
     names = [_name(a, b) for a, b in pairs]
     wide = 2 + max(map(len, names))
-    lines = [f"{'':<{wide}}{'EM':>14}{'calls':>14}{'tokens':>16}{'ms':>16}  gain of B in EM"]
+    costs = [
+        (cost, digits, width)
+        for cost, digits, width in (("calls", 1, 7), ("tokens", 0, 8), ("ms", 0, 8))
+        if any(_mean(rows, cost) is not None for pair in pairs for rows in pair)
+    ]
+    heads = "".join(f"{cost:>{2 * width}}" for cost, _, width in costs)
+    lines = [f"{'':<{wide}}{'EM':>14}  {'gain of B in EM':<25}{heads}".rstrip()]
     for name, (a, b) in zip(names, pairs, strict=True):
         value = gain(a, b)
-        each = [
-            _mean(a, figure, digits, wide) + _mean(b, figure, digits, wide)
-            for figure, digits, wide in (
-                ("em", 3, 7),
-                ("calls", 1, 7),
-                ("tokens", 0, 8),
-                ("ms", 0, 8),
-            )
-        ]
-        lines.append(
-            f"{name:<{wide}}{''.join(each)}  {value.value:+.3f} ({value.low:+.3f} to "
-            f"{value.high:+.3f})"
-        )
+        ems = _shown((a, b), "em", 3, 7)
+        told = f"{value.value:+.3f} ({value.low:+.3f} to {value.high:+.3f})"
+        spent = "".join(_shown((a, b), *cost) for cost in costs)
+        lines.append(f"{name:<{wide}}{ems}  {told:<25}{spent}".rstrip())
     return "\n".join(lines)
 
 
@@ -97,11 +94,15 @@ def _name(a: dict[str, Row], b: dict[str, Row]) -> str:
     return "/".join(dict.fromkeys(next(iter(rows.values())).row for rows in (a, b)))
 
 
-def _mean(rows: dict[str, Row], name: str, digits: int, wide: int) -> str:
+def _shown(pair: Iterable[dict[str, Row]], name: str, digits: int, wide: int) -> str:
+    """Both means side by side."""
+    values = (_mean(rows, name) for rows in pair)
+    return "".join(f"{'-' if x is None else f'{x:.{digits}f}':>{wide}}" for x in values)
+
+
+def _mean(rows: dict[str, Row], name: str) -> float | None:
     values = [getattr(row, name) for row in rows.values()]
-    if any(value is None for value in values):
-        return f"{'-':>{wide}}"
-    return f"{sum(values) / len(values):{wide}.{digits}f}"
+    return None if None in values else sum(values) / len(values)
 
 
 def _row(rows: dict[str, dict[str, Row]], name: str, path: Path) -> dict[str, Row]:

@@ -108,11 +108,16 @@ def test_two_runs_are_compared_question_by_question_in_whatever_order(load, tmp_
     b = compare.read(tmp_path / "b.jsonl")["direct"]
     expected = paired_bootstrap([0, 1, 1, 1], [0, 0, 1, 1], level=0.9)
     assert compare.gain(a, b) == expected
-    [_, line] = compare.table([(a, b)]).splitlines()
+    [head, line] = compare.table([(a, b)]).splitlines()
+    assert head.split() == ["EM", "gain", "of", "B", "in", "EM", "calls", "ms"]
     assert line.split() == [
-        "direct", "0.500", "0.750", "2.5", "2.5", "-", "-", "2", "2",
-        f"{0.25:+.3f}", f"({expected.low:+.3f}", "to", f"{expected.high:+.3f})",
+        "direct", "0.500", "0.750", f"{0.25:+.3f}", f"({expected.low:+.3f}", "to",
+        f"{expected.high:+.3f})", "2.5", "2.5", "2", "2",
     ]  # fmt: skip
+    other = {key: replace(row, tokens=9.0) for key, row in b.items()}
+    [head, line] = compare.table([(a, other)]).splitlines()
+    assert head.split()[-3:] == ["calls", "tokens", "ms"]
+    assert line.split()[-6:] == ["2.5", "2.5", "-", "9", "2", "2"]
     with pytest.raises(SystemExit, match="1 questions are in one of the two alone"):
         compare.gain(a, {key: b[key] for key in ("q0", "q1", "q2")})
 
