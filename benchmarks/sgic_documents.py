@@ -11,10 +11,13 @@ round after it (section 5.8). Usage:
     LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model FILE.gguf --answers-only
     LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model FILE.gguf --attention
     python benchmarks/sgic_documents.py --table --records runs/sgic_documents.jsonl.gz
+    python benchmarks/sgic_documents.py --table --looks benchmarks/results/cuts_nq.jsonl.gz
 
-Each question's scores are kept in the file of records, from which `--table` prints. Answers are
-kept in the cache folder, so a run that was stopped goes on. A hundred questions of each set take
-about half an hour on two cores with SmolLM2.
+Each question's scores are kept in the file of records, from which `--table` prints; `--looks` says
+of them whether a wrong answer is told better where it is known how like it a look's answer is, of
+a file of `sgic_loop.py` (the same questions; F1 of the two texts). Answers are kept in the cache
+folder, so a run that was stopped goes on. A hundred questions of each set take about half an hour
+on two cores with SmolLM2.
 """
 
 import argparse
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sgic_compare
 from distractors import SETS, Item, items, model, settings
 from records import Row, merged, parsed, read, short
 from sklearn.linear_model import LogisticRegression
@@ -36,7 +40,7 @@ from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import cache_folder, embedded_encoder
 from ltrag_plugins.llm.transformers import TransformersLLM
-from ltrag_plugins.metrics.answer import contains, normalized_exact_match
+from ltrag_plugins.metrics.answer import contains, f1, normalized_exact_match
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import CalibratedAnswer, ScoreScale, SGICSettings, calibrate
@@ -45,6 +49,8 @@ from ltrag_plugins.types import Passage
 
 AT_ONCE = 4
 """Questions whose prompts go to the model together."""
+SAME = 0.98
+"""Of the first answers in a file of looks, in whatever precision, as right as those on record."""
 ROUNDS = ("first answer", "after a round")
 
 
@@ -184,21 +190,63 @@ def wrong(label: str, unsure: np.ndarray, right: np.ndarray) -> str:
 
 
 def with_scores(unsure: np.ndarray, right: np.ndarray, scores: Mapping[str, Any]) -> str:
-    """The AUROC for wrong of what is learned (logistic, five folds) from the uncertainty alone, and
-    with the two best scores of the passages and their mean."""
+    """The AUROC for wrong of what is learned from the uncertainty alone, and with the two best
+    scores of the passages and their mean."""
 
-    def learned(*signals: Sequence[float] | np.ndarray) -> float:
-        learner = make_pipeline(StandardScaler(), LogisticRegression(solver="newton-cholesky"))
-        folds = StratifiedKFold(5, shuffle=True, random_state=0)
-        x = np.column_stack(signals)
-        shares: Any = cross_val_predict(learner, x, right, cv=folds, method="predict_proba")
-        return auroc(shares[:, 0], 1 - right)
+    def area(*signals: Sequence[float] | np.ndarray) -> float:
+        return auroc(learned(right, *signals), 1 - right)
 
-    line = f"  learned from the uncertainty alone {learned(unsure):.3f}"
+    line = f"  learned from the uncertainty alone {area(unsure):.3f}"
     for name, each in scores.items():
         best = [[*sorted(some)[:-3:-1], np.mean(some)] for some in each]
-        line += f"; with {name} {learned(unsure, *zip(*best, strict=True)):.3f}"
+        line += f"; with {name} {area(unsure, *zip(*best, strict=True)):.3f}"
     return line
+
+
+def learned(right: np.ndarray, *signals: Sequence[float] | np.ndarray) -> np.ndarray:
+    """P(wrong) of each question by a logistic model that was fitted without its fifth."""
+    learner = make_pipeline(StandardScaler(), LogisticRegression(solver="newton-cholesky"))
+    folds, x = StratifiedKFold(5, shuffle=True, random_state=0), np.column_stack(signals)
+    shares: Any = cross_val_predict(learner, x, right, cv=folds, method="predict_proba")
+    return shares[:, 0]
+
+
+def with_looks(rows: Sequence[Row], path: Path) -> str:
+    """The AUROC for wrong of what is learned from the first answer's uncertainty alone, and with
+    how like it the last answer of each look is.
+
+    Raises:
+        SystemExit: no row is of the file's questions.
+    """
+    looks = sgic_compare.read(path)
+    direct = looks.pop("direct", {})
+    for row in rows:
+        known = row["answers"]["answer from all passages, right by EM"][: len(direct)]
+        same = [one.em == em for one, (_, em) in zip(direct.values(), known, strict=False)]
+        if len(same) == len(direct) > 0 and np.mean(same) >= SAME:
+            break
+    else:
+        raise SystemExit(f"no record is of the questions of {path}")
+    lines = [f"\n{path.name.partition('.')[0]}: {len(direct)} questions of {row['set']}"]
+    for way in ("EM", "contains"):
+        pairs = row["answers"][f"answer from all passages, right by {way}"][: len(direct)]
+        unsure, right = map(np.array, zip(*pairs, strict=True))
+        alone, wrong = learned(right, unsure), 1 - right
+        lines.append(
+            f"right by {way}: learned from the uncertainty alone {auroc(alone, wrong):.3f}"
+        )
+        for name, look in looks.items():
+            if name.endswith("last"):
+                like = [f1(look[i].text, [one.text or "-"]) for i, one in direct.items()]
+                both = learned(right, unsure, like)
+                gain = bootstrap_interval(alone, both, wrong, statistic=_more)
+                told = f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
+                lines.append(f"  with {name:<16}{auroc(both, wrong):.3f}, {told}")
+    return "\n".join(lines)
+
+
+def _more(before: np.ndarray, after: np.ndarray, wrong: np.ndarray) -> float:
+    return auroc(after, wrong) - auroc(before, wrong)
 
 
 def lifted(unsure: np.ndarray, right: np.ndarray) -> float:
@@ -217,10 +265,15 @@ def main() -> None:
     parser.add_argument("--split", default="train", help='or "dev_test"')
     parser.add_argument("--limit", type=int, default=100)
     parser.add_argument("--cache", type=Path, default=cache_folder() / "sgic.sqlite")
+    parser.add_argument("--looks", type=Path, nargs="+", help="with --table: files of looks")
     options = parsed(parser, "sgic_documents")
     if not options.table:
         run(options)
-    for row in read(options.records):
+    rows = read(options.records)
+    if options.looks:
+        print(*(with_looks(rows, path) for path in options.looks), sep="\n")
+        return
+    for row in rows:
         report(row)
 
 

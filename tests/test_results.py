@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -203,12 +204,7 @@ def test_the_passages_scores_add_to_the_uncertainty_what_the_page_says():
         [line] = re.findall(rf"^{head}.*?^{EVERY}, right by EM.*?\n(.*?)$", page, re.M | re.S)
         for name, x in shown.items():
             [value] = re.findall(rf"{re.escape(name)} ([\d.]+)", line)
-            folds = StratifiedKFold(5, shuffle=True, random_state=0).split(x, right)
-            wrong = np.empty(len(right))
-            for train, test in folds:
-                wrong[test] = _logistic(x[train], 1 - right[train], x[test])
-            won = _won([*wrong], [*(1 - right)])
-            assert float(value) == pytest.approx(won, abs=6e-4), name
+            assert float(value) == pytest.approx(_won_by(x, right), abs=6e-4), name
 
 
 def _logistic(x: np.ndarray, y: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -222,6 +218,47 @@ def _logistic(x: np.ndarray, y: np.ndarray, other: np.ndarray) -> np.ndarray:
         curve = (one.T * (share * (1 - share))) @ one + cost
         weights -= np.linalg.solve(curve, one.T @ (share - y) + cost @ weights)
     return two @ weights
+
+
+def test_another_look_tells_of_wrong_answers_what_the_page_says():
+    page, many = page_of("documents"), {"nq_distractor": 500, "hotpotqa": 200}
+    rows = {
+        (row["set"], len(row["gold"])): row["answers"]
+        for row in kept("sgic_documents")
+        if row["split"] == "dev_test"
+    }
+    blocks = re.findall(r"^(\w+): (\d+) questions of (\w+)$(.*?)(?=^$|^```)", page, re.M | re.S)
+    assert len(blocks) == 6
+    for name, count, of, block in blocks:
+        answers, texts = rows[of, many[of]], dict[str, list[str]]()
+        for row in kept(name):
+            texts.setdefault(row["row"], []).append(row["text"])
+        for way, lines in re.findall(r"^right by (\w+): (.*?)(?=^right|\Z)", block, re.M | re.S):
+            pairs = answers[f"{EVERY}, right by {way}"][: int(count)]
+            unsure, right = map(np.array, zip(*pairs, strict=True))
+            looks = re.findall(r"^  with (.*?, last) +([\d.]+), ([-+.\d]+) ", lines, re.M)
+            assert [look for look, *_ in looks] == [one for one in texts if one.endswith("last")]
+            alone = _won_by(unsure[:, None], right)
+            assert f"alone {alone:.3f}\n" in lines
+            for look, area, more in looks:
+                like = [*map(_alike, texts["direct"], texts[look])]
+                both = _won_by(np.column_stack([unsure, like]), right)
+                assert float(area) == pytest.approx(both, abs=2e-3), (name, look)
+                assert float(more) == pytest.approx(both - alone, abs=2e-3), (name, look)
+
+
+def _won_by(x: np.ndarray, right: np.ndarray) -> float:
+    wrong = np.empty(len(right))
+    for train, test in StratifiedKFold(5, shuffle=True, random_state=0).split(x, right):
+        wrong[test] = _logistic(x[train], 1 - right[train], x[test])
+    return _won([*wrong], [*(1 - right)])
+
+
+def _alike(one: str, other: str) -> float:
+    """The share of words in common, twice over those of both; as SQuAD counts words."""
+    words, others = (Counter(_plain(text).split()) for text in (one, other))
+    shared = 2 * (words & others).total() / max(1, words.total() + others.total())
+    return shared or float(one == other)  # "The The"
 
 
 def test_a_round_turns_the_attention_as_the_page_on_documents_says():
