@@ -6,13 +6,14 @@ alone and from as many questions chosen at random (what is expected of them), wi
 a paired bootstrap, and the speed-up; then F1 and speed-up at other thresholds than the one that was
 fitted: a question whose score is above is charged the gate's draft and the method, another the
 draft alone. With --keep all that takes is written to a file, which can be named in the place of
-the run; then the run's own table is printed first. With --behind the decisions of a gate in another
+the run; then the run's own table is printed first, with gains in METRIC over the row of --compare
+(direct answers, if none is named). With --behind the decisions of a gate in another
 run of the same questions are put before these methods too; their answers stay as they are.
 
 Usage:
 
     python benchmarks/gate_speed.py RUN/ [METRIC] [--keep FILE]
-    python benchmarks/gate_speed.py FILE [METRIC] [--behind RUN/] [--keep FILE]
+    python benchmarks/gate_speed.py FILE [METRIC] [--compare ROW] [--behind RUN/] [--keep FILE]
 """
 
 import argparse
@@ -183,10 +184,19 @@ def kept(path: Path) -> dict[str, list[Record]]:
     return found
 
 
+def led_by(metric: str, records: Records) -> Records:
+    """The same records with this metric as the first, whose gains a table shows."""
+    return {
+        name: [replace(r, scores={metric: r.scores[metric], **r.scores}) for r in some]
+        for name, some in records.items()
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("metric", nargs="?", default="f1")
+    parser.add_argument("--compare", metavar="ROW", help="of a FILE's table; direct, if none")
     parser.add_argument("--behind", type=Path, help="another run, with a gate")
     parser.add_argument("--keep", type=Path, help="a file in benchmarks/results/")
     options = parser.parse_args()
@@ -201,7 +211,11 @@ def main() -> None:
     if options.metric not in known:
         parser.error(f"the run has no metric {options.metric!r}; it has {', '.join(known)}")
     if not told:
-        print(f"{summarize(records)}\n")
+        try:
+            table = summarize(led_by(options.metric, records), compared=options.compare)
+        except LtragError as error:
+            parser.error(str(error))
+        print(f"{table}\n")
     if options.keep:
         write(options.keep, slim(records))
     ways = as_fitted, at_other_rates
