@@ -202,6 +202,8 @@ def main() -> None:
     options = parser.parse_args()
     try:
         told = options.run.is_dir()
+        if told and options.compare:
+            parser.error("--compare is of a FILE; for a run: ltrag report RUN/ --compare ROW")
         records: Records = read_run_folder(options.run).records if told else kept(options.run)
         if options.behind:
             records = behind(records, read_run_folder(options.behind).records)

@@ -50,7 +50,10 @@ def read(path: Path, type: str | None = None) -> dict[str, dict[str, Row]]:
     """Rows by name, then by the question's id, in the order of the file; of all types, or one."""
     found: dict[str, dict[str, Row]] = {}
     for line in records.read(path):
-        row = Row(**line)
+        try:
+            row = Row(**line)
+        except TypeError:
+            sys.exit(f"{path} is of another benchmark; name what sgic_loop.py wrote")
         if type in (None, row.type):
             found.setdefault(row.row, {})[row.id] = row
     if type and not found:

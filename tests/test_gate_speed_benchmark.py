@@ -81,3 +81,16 @@ def test_behind_another_gate_a_question_gets_the_methods_answer_or_the_drafts(ga
         gate_speed.behind(records, {"single+eq2": decided[:3]})
     with pytest.raises(SystemExit, match="no gate"):
         gate_speed.behind(records, {"direct": direct})
+
+
+def test_a_run_has_a_table_of_its_own_with_gains(gate_speed, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gate_speed.py", str(tmp_path), "--compare", "single"])
+    with pytest.raises(SystemExit):
+        gate_speed.main()
+    assert "for a run: ltrag report RUN/ --compare ROW" in capsys.readouterr().err
+
+
+def test_the_metric_that_is_asked_for_leads_the_others(gate_speed):
+    one = replace(record(0, 0.5, 1.0), scores={"em": 0.0, "f1": 0.5, "bleu4": 0.25})
+    [led] = gate_speed.led_by("f1", {"direct": [one]})["direct"]
+    assert [*led.scores.items()] == [("f1", 0.5), ("em", 0.0), ("bleu4", 0.25)]

@@ -243,8 +243,8 @@ def test_another_look_tells_of_wrong_answers_what_the_page_says():
             for look, area, more in looks:
                 like = [*map(_alike, texts["direct"], texts[look])]
                 both = _won_by(np.column_stack([unsure, like]), right)
-                assert float(area) == pytest.approx(both, abs=2e-3), (name, look)
-                assert float(more) == pytest.approx(both - alone, abs=2e-3), (name, look)
+                assert float(area) == pytest.approx(both, abs=1e-3), (name, look)
+                assert float(more) == pytest.approx(both - alone, abs=1e-3), (name, look)
 
 
 def _won_by(x: np.ndarray, right: np.ndarray) -> float:

@@ -131,3 +131,6 @@ def test_a_comparison_takes_the_questions_of_one_type(load, tmp_path):
     assert [*compare.read(path, "bridge")["direct"]] == ["q0", "q2"]
     with pytest.raises(SystemExit, match="has no question of the type 'brigde'"):
         compare.read(path, "brigde")
+    path.write_text('{"cell": "direct"}\n')
+    with pytest.raises(SystemExit, match=r"is of another benchmark; name what sgic_loop\.py wrote"):
+        compare.read(path)
