@@ -280,6 +280,7 @@ def report(name: str, train: list[dict], test: list[dict]) -> None:
         products = [row["agreement"] for row in test]
         by = [spearmanr(scores["eq. 2"], part)[0] for part in (scores["its numerator"], products)]
         print(f"eq. 2: rank correlation with its numerator {by[0]:+.3f}, gradients {by[1]:+.3f}")
+        print(largest(scores["eq. 2"], scores["its numerator"]))
     rows = train + test
     all_right, all_mended = (
         np.array([row["right"][key] for row in rows], float) for key in ("draft", "answer")
@@ -296,6 +297,18 @@ def report(name: str, train: list[dict], test: list[dict]) -> None:
         f"{probable[all_right == 0].mean():.3f}, of right ones "
         f"{probable[all_right == 1].mean():.3f}"
     )
+
+
+def largest(whole: np.ndarray, numerator: np.ndarray) -> str:
+    """How far the fifth with the largest values stands out from the others, as in the paper's
+    figure 2, and whether its numerators do too."""
+    top = np.zeros(len(whole), dtype=bool)
+    top[np.argsort(-whole, kind="stable")[: round(len(whole) / 5)]] = True
+    middle = [np.median(part[of]) for part in (whole, numerator) for of in (top, ~top)]
+    return (
+        "eq. 2: median of the largest fifth {:.3f}, of the others {:.3f}; their numerators "
+        "{:.3f} and {:.3f}"
+    ).format(*middle)
 
 
 def with_reference(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
@@ -546,13 +547,14 @@ def test_the_fifth_with_the_largest_eq_2_retrieves(label, statistics, semantics)
     frequencies, page = WordFrequencies(), page_of("gate-sets")
     rows = [row for row in kept("gate_sets") if row["part"] == "dev_test"]
     for name in dict.fromkeys(row["set"] for row in rows):
-        own, values = [row for row in rows if row["set"] == name], []
+        own, values, numerators = [row for row in rows if row["set"] == name], [], []
         for row in own:
             sure = [math.exp(token["logprob"]) for token in row["tokens"]]
             off = abs(
                 meteor(row["draft"], row["accepted"]) - (sum(sure) / len(sure) if sure else 0)
             )
             by = frequencies.mean(row["question"]) if statistics else 1.0
+            numerators.append(off)
             values.append(off / max(by * (row["agreement"] if semantics else 1.0), 1e-9))
         largest = sorted(range(len(own)), key=lambda i: -values[i])[: round(len(own) / 5)]
         right = [_holds(r["answer" if i in largest else "draft"], r) for i, r in enumerate(own)]
@@ -560,6 +562,12 @@ def test_the_fifth_with_the_largest_eq_2_retrieves(label, statistics, semantics)
         line = re.search(rf"^{re.escape(label)}  .*\)\s+([\d.]+)", block, re.M)
         assert line, name
         assert line[1] == f"{sum(right) / len(right):.3f}", name
+        if label == "eq. 2":  # the paper's figure 2
+            rest = sorted({*range(len(own))} - {*largest})
+            middle = [median(of[i] for i in some) for of in (values, numerators)
+                      for some in (largest, rest)]  # fmt: skip
+            found = re.search(r"^eq. 2: median of the largest.*$", block, re.M)
+            assert re.findall(r"\d+\.\d+", found[0]) == [f"{one:.3f}" for one in middle], name
 
 
 def _holds(answer: str, row: dict) -> bool:

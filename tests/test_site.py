@@ -199,6 +199,44 @@ def test_a_claims_figures_stand_on_its_page_of_results(claim):
         assert near, f"{one} is not on {place}"
 
 
+PROSE = sorted([ROOT / "README.md", *DOCS.glob("*.md"), *DOCS.glob("how-to/*.md")])
+FENCED, CODE = re.compile(r"^( *)```.*?^\1```", re.M | re.S), re.compile(r"`[^`]*`")
+SHARE = re.compile(r"(?<![\w.])0\.\d\d+(?![\w%])")
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.stem)
+def test_a_measured_share_that_a_page_tells_is_a_claims(page):
+    text = page.read_text("utf-8")
+    printed = " ".join(found[0] for found in FENCED.finditer(text))
+    known = {*SHARE.findall(" ".join(figure for _, figure, _ in claims()) + printed)}
+    told = {*SHARE.findall(CODE.sub("", FENCED.sub("", text)))}
+    assert page.stem == "benchmarks" or told <= known, told - known
+
+
+def outcomes() -> list[tuple[str, str, list[str]]]:
+    """Of what came of the papers' tables: which, what is said, the pages that it links."""
+    page = (
+        (DOCS / "results" / "papers.md").read_text("utf-8").partition("\n## What came of them")[2]
+    )
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][
+        1:
+    ]
+    links = r"\]\(([\w-]+\.md)?[^)]*\)"
+    return [(row[0], re.sub(links, "", row[2]), re.findall(links, row[2])) for row in rows]
+
+
+@pytest.mark.parametrize("row", outcomes(), ids=lambda row: row[0])
+def test_what_came_of_a_papers_table_stands_on_the_pages_that_it_links(row):
+    _, said, pages = row
+    shown = [(DOCS / "results" / page).read_text("utf-8") for page in pages]
+    values = [abs(float(one)) for text in shown for one in numbers(text)]
+    values += [100 * value for value in values]
+    for one in numbers(CODE.sub("", said)):
+        digits = len(one.partition(".")[2])
+        near = [v for v in values if abs(v - abs(float(one))) <= 0.5001 * 10**-digits]
+        assert near, f"{one} is not on {pages}"
+
+
 def test_every_page_of_results_is_linked_from_a_claim():
     assert {place for *_, place in claims()} == {
         f"results/{page.name}" for page in (DOCS / "results").glob("*.md")
