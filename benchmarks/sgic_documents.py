@@ -169,6 +169,9 @@ def report(row: Row) -> None:
         print(wrong(label, unsure, right))
         if label.startswith("answer from all passages") and 5 <= right.sum() <= len(right) - 5:
             print(with_scores(unsure, right, row["scores"]))
+        if label.startswith("answer after a round"):
+            before = row["answers"][label.replace("after a round", "from all passages")]
+            print(stayed(np.array(before), np.array(pairs)))
 
 
 def unsure(value: float | None) -> float:
@@ -187,6 +190,18 @@ def wrong(label: str, unsure: np.ndarray, right: np.ndarray) -> str:
         f"{line}; AUROC for wrong {value.value:.3f} ({value.low:.3f} to {value.high:.3f}); "
         f"without the unsurest fifth {gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
     )
+
+
+def stayed(before: np.ndarray, after: np.ndarray) -> str:
+    """How uncertain those grow that a round leaves wrong, or right (the paper's figure 5)."""
+    told = []
+    for kind, of in ("wrong", 0), ("right", 1):
+        first, last = (
+            some[(before[:, 1] == of) & (after[:, 1] == of), 0] for some in (before, after)
+        )
+        told.append(f"{kind} in both {len(last)}, uncertainty {first.mean():.3f} to "
+                    f"{last.mean():.3f}, lower in {np.sum(last < first)}")  # fmt: skip
+    return "  " + "; ".join(told)
 
 
 def with_scores(unsure: np.ndarray, right: np.ndarray, scores: Mapping[str, Any]) -> str:

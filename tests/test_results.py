@@ -281,6 +281,16 @@ def test_a_round_turns_the_attention_as_the_page_on_documents_says():
     mended = sum(b > a for a, b in zip(first, after, strict=True))
     spoiled = sum(b < a for a, b in zip(first, after, strict=True))
     assert (mended, spoiled) == (9, 5)
+    for way in ("EM", "contains"):
+        turns = [*zip(*(row["answers"][f"{one}, right by {way}"] for one in ways), strict=True)]
+        told = []
+        for kind, of in ("wrong", 0), ("right", 1):
+            some = [(a, b) for (a, was), (b, stays) in turns if was == stays == of]
+            means = [sum(one) / len(some) for one in zip(*some, strict=True)]
+            unsure = f"uncertainty {means[0]:.3f} to {means[1]:.3f}"
+            lower = sum(b < a for a, b in some)
+            told.append(f"{kind} in both {len(some)}, {unsure}, lower in {lower}")
+        assert page.count("; ".join(told)) == 1
     assert f"({(mended - spoiled) / len(first):+.3f}, " in page
 
 
