@@ -306,7 +306,7 @@ LOOPS = (
     *("cuts_nq", "rounds_hotpotqa", "samples_nq", "steps_gsm8k", "tags_hotpotqa"),
     *("loop_nq", "kept_nq", "true_scores_nq", "no_line_nq", "comparisons_hotpotqa"),
     *("encoder_nq", "encoder_hotpotqa", "rounds_nq", "kept_encoder_nq", "retrieved_nq"),
-    "fit_encoder_hotpotqa",
+    *("fit_encoder_hotpotqa", "one_mean"),
 )
 
 
