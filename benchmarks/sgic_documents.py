@@ -199,6 +199,8 @@ def stayed(before: np.ndarray, after: np.ndarray) -> str:
         first, last = (
             some[(before[:, 1] == of) & (after[:, 1] == of), 0] for some in (before, after)
         )
+        if len(last) == 0:
+            continue
         told.append(f"{kind} in both {len(last)}, uncertainty {first.mean():.3f} to "
                     f"{last.mean():.3f}, lower in {np.sum(last < first)}")  # fmt: skip
     return "  " + "; ".join(told)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ltrag_plugins.llm.cached import CachedLLM
@@ -134,3 +135,9 @@ def test_a_comparison_takes_the_questions_of_one_type(load, tmp_path):
     path.write_text('{"cell": "direct"}\n')
     with pytest.raises(SystemExit, match=r"is of another benchmark; name what sgic_loop\.py wrote"):
         compare.read(path)
+
+
+def test_a_round_that_leaves_none_right_tells_of_the_wrong_alone(load):
+    before, after = np.array([[0.5, 0], [0.4, 1]]), np.array([[0.6, 0], [0.2, 0]])
+    told = load("sgic_documents").stayed(before, after)
+    assert told == "  wrong in both 1, uncertainty 0.500 to 0.600, lower in 0"

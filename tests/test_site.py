@@ -215,12 +215,9 @@ def test_a_measured_share_that_a_page_tells_is_a_claims(page):
 
 def outcomes() -> list[tuple[str, str, list[str]]]:
     """Of what came of the papers' tables: which, what is said, the pages that it links."""
-    page = (
-        (DOCS / "results" / "papers.md").read_text("utf-8").partition("\n## What came of them")[2]
-    )
-    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][
-        1:
-    ]
+    page = (DOCS / "results" / "papers.md").read_text("utf-8")
+    lines = page.partition("\n## What came of them")[2].splitlines()
+    _, *rows = (line.strip("| ").split(" | ") for line in lines if line.startswith("| "))
     links = r"\]\(([\w-]+\.md)?[^)]*\)"
     return [(row[0], re.sub(links, "", row[2]), re.findall(links, row[2])) for row in rows]
 
