@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime
+from functools import partial
+from numbers import Real
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -206,6 +209,47 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
+def identity_of(said: Any) -> str:
+    """A word as it is; of a function what tells it from others, in every process: its name, so that
+    it may be mended, the numbers and texts that it was made with, and a lambda's code."""
+    if isinstance(said, str):
+        return said
+    if isinstance(said, partial):
+        return f"{identity_of(said.func)} {_values([said.args, sorted(said.keywords.items())])}"
+    kind = said if hasattr(said, "__qualname__") else type(said)
+    name = f"{getattr(kind, '__module__', None)}.{kind.__qualname__}"
+    if (code := getattr(said, "__code__", None)) is None:
+        return name
+    given = [*(said.__defaults__ or ()), *(said.__kwdefaults__ or {}).values()]
+    given += [cell.cell_contents for cell in said.__closure__ or ()]
+    fixed = [value for value in given if isinstance(value, str | Real | tuple)]
+    parts = [_values(fixed)] * bool(fixed) + [_written(code)] * ("<lambda>" in name)
+    return f"{name} {hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}" if parts else name
+
+
+def _values(given: Any) -> str:
+    """Numbers and texts as they are, anything else by its name or that of its type."""
+
+    def named(value: Any) -> Any:
+        if isinstance(value, Real):
+            return float(value)
+        return getattr(value, "__qualname__", type(value).__qualname__)
+
+    return json.dumps(given, default=named)
+
+
+def _written(code: CodeType) -> str:
+    constants = [
+        _written(one)
+        if isinstance(one, CodeType)
+        else sorted(map(repr, one))  # a set's order is another in another process
+        if isinstance(one, frozenset)
+        else one
+        for one in code.co_consts
+    ]
+    return repr((code.co_code, code.co_names, constants))
+
+
 def check_same(
     trouble: str, before: Mapping[str, Any], now: Mapping[str, Any], remedy: str
 ) -> None:
@@ -224,5 +268,5 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], above: str =
         elif old != new and len(str(old)) == 64 and str(old).isalnum():  # a hash: nothing to read
             found.append(f"{above}{key} differs")
         elif old != new:
-            found.append(f"{above}{key} was {old!r:.80} and is now {new!r:.80}")
+            found.append(f"{above}{key} was {old!r:.120} and is now {new!r:.120}")
     return found

@@ -225,9 +225,16 @@ def _passage(record: _Record) -> Passage:
 
 
 def digest_of(items: Sequence[Question | Passage], what: str = "questions") -> str:
-    """How many they are, and a hash of all that stands in them."""
-    content = json.dumps([asdict(item) for item in items], sort_keys=True)
+    """How many they are, and a hash of all that stands in them but metadata, which may hold
+    anything."""
+    content = json.dumps([asdict(_bare(item)) for item in items], sort_keys=True)
     return f"{len(items)} {what}, sha256 {hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
+def _bare(item: Question | Passage) -> Question | Passage:
+    if isinstance(item, Question):
+        return replace(item, passages=tuple(replace(p, metadata={}) for p in item.passages))
+    return replace(item, metadata={})
 
 
 def _digest(text: str) -> str:

@@ -128,9 +128,14 @@ class Settings:
 
 
 def check_fields(values: Any) -> None:
-    """Refuse a dataclass with a value that the annotation of its field does not take."""
+    """Refuse a dataclass with a value that the annotation of its field does not take; numbers of
+    other libraries become Python's."""
     for name, declaration in _declarations(type(values)).items():
-        declaration.check(getattr(values, name))
+        value = getattr(values, name)
+        declaration.check(value)
+        if isinstance(value, Real) and not isinstance(value, bool | int | float):
+            plain = int(value) if isinstance(value, Integral) else float(value)
+            object.__setattr__(values, name, plain)
 
 
 @lru_cache

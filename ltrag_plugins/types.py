@@ -18,6 +18,10 @@ class Passage:
     """As the retriever reports it; larger is better, the scale is the retriever's own."""
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
+    def __post_init__(self) -> None:
+        if self.score is not None:  # retrievers give numpy's and torch's numbers
+            object.__setattr__(self, "score", float(self.score))
+
 
 @dataclass(frozen=True, slots=True)
 class Token:

@@ -2,15 +2,66 @@
 
 import hashlib
 import json
+import os
 import pickle
+import subprocess
+import sys
+import threading
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pytest
 
 import ltrag_plugins
 from ltrag_plugins import artifacts
+from ltrag_plugins.artifacts import identity_of
 from ltrag_plugins.errors import UnreadableArtifact, UnwritableArtifact
+
+
+def longer_than(least, how=len, *, most=9):
+    def rule(text, most=most):
+        return least < how(text) < most
+
+    return rule
+
+
+class Judge:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def score(self, text):
+        return len(text)
+
+
+FUNCTIONS = """
+import functools, operator
+from ltrag_plugins.artifacts import identity_of
+class Client: pass
+print([identity_of(one) for one in (
+    "em", len, str.lower, operator.itemgetter(1), functools.partial(pow, Client(), exp=2),
+    lambda text: text in {"yes", "no", "both", "none", "all"} and [c for c in text],
+    lambda text, inner=lambda: 0: any(map(lambda c: c > "a", text)),
+)])
+"""
+
+
+def test_a_function_is_the_same_in_every_process_and_another_where_it_decides_otherwise():
+    said = [
+        subprocess.run([sys.executable, "-c", FUNCTIONS], env=os.environ | {"PYTHONHASHSEED": seed},
+                       capture_output=True, text=True, check=True).stdout
+        for seed in "12"
+    ]  # fmt: skip
+    assert said[0] == said[1]
+    assert "0x" not in said[0]
+    rules = [longer_than(1), longer_than(2), longer_than(1, most=8), longer_than(np.float32(1.5))]
+    rules += [(lambda text, least=least: len(text) > least) for least in (1, 2)]
+    rules += [lambda text: text in {"yes"}, lambda text: text in {"no"}, lambda text: text.upper()]
+    rules += [partial(pow, 2), partial(pow, 3), partial(pow, exp=2), pow, Judge().score, Judge()]
+    assert len({identity_of(rule) for rule in rules}) == len(rules)
+    # what it calls and looks things up in may be mended, as it itself may
+    assert identity_of(longer_than(1, how=lambda text: 3)) == identity_of(longer_than(1))
+    assert identity_of(Judge().score) == identity_of(Judge().score)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,10 +1,15 @@
 import gzip
 import json
+import threading
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from ltrag_plugins.data import read_passages, read_questions
+from ltrag_plugins.data import digest_of, read_passages, read_questions
 from ltrag_plugins.errors import BadRecord, InvalidInput, MissingReferences
 from ltrag_plugins.metrics.answer import normalized
 from ltrag_plugins.tokenize import words
@@ -113,6 +118,20 @@ def test_passage_ids_are_looked_up_in_a_pool(file):
         read_questions(path, pool=pool[1:])
     with pytest.raises(BadRecord, match=r"passage_ids\[0\]"):
         read_questions(file({**EMMA, "passage_ids": [["3"]]}), pool=pool)
+
+
+def test_passages_may_come_with_a_score_and_metadata_of_any_kind_and_are_told_by_the_rest():
+    odd = {"on": date(2024, 1, 1), "tags": {"a"}, 1: object(), "client": threading.Lock()}
+    bare, plain = (Passage("text", "p1", score=0.5, metadata=m) for m in ({}, odd))
+    assert digest_of([Question("who?", passages=(plain,))]) == digest_of(
+        [Question("who?", passages=(bare,))]
+    )
+    assert digest_of([plain], "passages") == digest_of([bare], "passages")
+    scored = [replace(plain, score=score) for score in (0.5, np.float32(0.5), torch.tensor(0.5))]
+    assert {json.dumps(passage.score) for passage in scored} == {"0.5"}
+    others = [None, 0.25, float("nan")]
+    digests = {digest_of([replace(plain, score=score)]) for score in (0.5, *others)}
+    assert len(digests) == 4
 
 
 def test_a_pool_of_passages_is_read_and_one_that_comes_twice_taken_once(file):

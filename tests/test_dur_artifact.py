@@ -5,6 +5,7 @@ import json
 import math
 import pickle
 import shutil
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -229,10 +230,37 @@ FAILURES = {
 }  # fmt: skip
 
 
+def test_a_reward_may_hold_what_cannot_be_copied(tmp_path):
+    class Judge:
+        def __init__(self):
+            self.lock = threading.Lock()  # as the clients of APIs hold some
+
+        def score(self, said, question):
+            return float(bool(self.lock) and said == question.answers[0])
+
+    own = replace(RUN, reward=Judge().score)
+    trained(own, checkpoint=tmp_path, max_calls=1)
+    again = trained(replace(RUN, reward=Judge().score), checkpoint=tmp_path)
+    assert numbers(again) == numbers(trained(own))
+
+
+def test_a_reward_that_was_made_with_another_number_is_another(tmp_path):
+    def above(least):
+        def longer(said, question):
+            return float(len(said) > least)
+
+        return longer
+
+    trained(replace(RUN, reward=above(0)), checkpoint=tmp_path)
+    with pytest.raises(ArtifactMismatch):
+        trained(replace(RUN, reward=above(99)), checkpoint=tmp_path)
+
+
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_failure_in_the_middle_loses_nothing_of_what_was_learned_or_paid_for(failure, tmp_path):
     which, value, match = FAILURES[failure]
     paid, worth, broken = [], [], True
+    spoils = [value] * (which == "reward")
 
     def model(prompt):
         if which == "llm" and broken and len(paid) > 30:
@@ -242,8 +270,8 @@ def test_a_failure_in_the_middle_loses_nothing_of_what_was_learned_or_paid_for(f
 
     def own(said, question):
         worth.append(said)
-        if which == "reward" and len(worth) > 40:
-            return value()
+        if spoils and len(worth) > 40:
+            return spoils[0]()
         return float(said == question.answers[0])
 
     def mended(said, question):

@@ -72,6 +72,14 @@ def test_the_same_words_about_another_text_are_another_question():
     assert chosen([twin], replace(twin, answers=("no",))) == []
 
 
+def test_signs_that_mean_something_make_another_question():
+    texts = ("2 + 3?", "2 - 3?", "2 * (3 + 1)", "2 * 3 + 1", "What is C++?", "What is C#?", "5 % 3")
+    pool = [Question(text, ("x",)) for text in texts]
+    for i, question in enumerate(pool):
+        assert chosen(pool, question, how="none") == [j for j in range(len(pool)) if j != i]
+    assert chosen([Question("Who\u2019s there...", ("x",))], Question("who 's there?!")) == []
+
+
 def test_questions_in_a_script_without_spaces_and_of_signs_alone_are_told_apart():
     pool = [Question(t, ("x",)) for t in ("猫は?", "犬は?", "?!", "!!")]
     assert chosen(pool, Question("猫は?"), how="none") == [1, 2, 3]

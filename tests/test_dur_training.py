@@ -435,3 +435,14 @@ def test_the_bound_holds_for_the_choice_of_shots_too():
     assert bound.choice is None
     assert "would choose the number of shots" in (bound.stopped or "")
     assert bound.history == free.history
+
+
+def test_a_run_that_goes_on_and_learned_nothing_asks_the_held_out_questions_once(tmp_path):
+    settings = replace(CHOOSING, reward=lambda said, question: 1.0)
+    whole, llm = trained(settings, validation=MORE), moody_llm()
+    spent = sum(batch.calls for batch in whole.history)
+    told = {"validation": MORE, "checkpoint": tmp_path}
+    assert trained(settings, llm, **told, max_calls=spent).choice is None
+    rest = trained(settings, llm, **told)
+    assert rest.choice == whole.choice
+    assert len(llm.prompts) == spent + rest.choice.calls

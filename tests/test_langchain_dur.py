@@ -1,6 +1,7 @@
 """DUR in LangChain: scores in metadata, runs, and DURExampleSelector in few-shot prompts."""
 
 import asyncio
+import copy
 import json
 
 import numpy as np
@@ -48,6 +49,19 @@ def test_a_score_that_a_document_came_with_never_stands_in_the_new_ones_place(st
     assert set(scores(found, "score")) == {0.1}  # the retriever's own stays
     again = reranker.compress_documents(found, QUESTION)
     assert scores(again, "previous_relevance_score") == scores(found)
+
+
+@pytest.mark.parametrize("copied", [
+    lambda r, **new: r.model_copy(update=new),
+    lambda r, **new: [one := copy.copy(r), [setattr(one, k, v) for k, v in new.items()]][0],
+])  # fmt: skip
+async def test_a_copy_ranks_by_its_own_bounds(copied):
+    reranker = DURReranker(trained(), top_n=3)
+    few, none = copied(reranker, top_n=1), copied(reranker, sigma=0.99)
+    for one, left in ((reranker, 3), (few, 1), (none, 0)):
+        found = one.compress_documents(documents(), QUESTION)
+        assert len(found) == left
+        assert await one.acompress_documents(documents(), QUESTION) == found
 
 
 class Page(Document):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,6 +76,14 @@ def test_a_value_is_checked_against_its_annotation(name, inside, outside):
     for value in outside:
         with pytest.raises(InvalidInput, match=name):
             Everything(**{name: value})
+
+
+def test_numbers_of_other_libraries_become_pythons_own():
+    found = Everything(k=np.int64(3), rate=np.float32(0.5), step=np.int32(2), seed=np.uint8(7))
+    assert json.dumps([found.k, found.rate, found.step, found.seed]) == "[3, 0.5, 2, 7]"
+    assert found == Everything(k=3, rate=0.5, step=2, seed=7)
+    with pytest.raises(InvalidInput, match="k must be a whole number"):
+        Everything(k=np.float64(3))
 
 
 @pytest.mark.parametrize(

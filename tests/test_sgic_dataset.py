@@ -3,8 +3,10 @@
 import hashlib
 import json
 import re
+import threading
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -293,6 +295,34 @@ def test_a_cache_of_the_user_keeps_the_answers_instead(tmp_path):
         build(asked(), llm, out=tmp_path / "b", settings=TWO, corpus=PAPER)
     assert len(inner.prompts) == paid
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["manifest.json", "train.jsonl"]
+
+
+def test_another_rule_is_other_data_whatever_it_is_called(tmp_path):
+    class Judge:
+        def __init__(self):
+            self.lock = threading.Lock()  # as the clients of APIs hold some
+
+        def right(self, answer, references):
+            return bool(self.lock) and len(answer) > 3
+
+    rules = [lambda a, r: "wrong" not in a, lambda a, r: len(a) > 3]
+    rules += [partial(f1_of, most=1), partial(f1_of, most=9), Judge().right]
+
+    def built(rule, folder):
+        corpus = replace(PAPER, right=rule)
+        return build(asked(), world(), out=tmp_path / folder, settings=TWO, corpus=corpus)
+
+    for i, rule in enumerate(rules[::2]):
+        first = built(rule, f"{i}")
+        assert built(rule, f"{i}").examples == first.examples
+        for other in rules:
+            if other is not rule:
+                with pytest.raises(ArtifactMismatch, match=r"corpus\.right was"):
+                    built(other, f"{i}")
+
+
+def f1_of(answer, references, most=1):
+    return min(most, "wrong" not in answer)
 
 
 @pytest.mark.parametrize(("changed", "says"), [

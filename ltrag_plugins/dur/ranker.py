@@ -255,8 +255,8 @@ class HeadHolder:
         """With the head that `save`, `DURRanker.save` or `ltrag dur train` wrote.
 
         Args:
-            encoder: the one the head was trained with, ours or the framework's; None: that of
-                LlamaIndex's `Settings`.
+            encoder: the one the head was trained with, ours or the framework's; in LlamaIndex
+                None is that of its `Settings`.
             top_n, sigma: as for the class.
 
         Raises as `DURRanker.load`.

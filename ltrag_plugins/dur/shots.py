@@ -5,11 +5,13 @@ A solved example is never shown for its own question, since it would hold the an
 Source: Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", section 6.1 and algorithm 1, line 8.
 """
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Generic, Self, TypeVar, final
+from unicodedata import normalize
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -22,10 +24,11 @@ from ltrag_plugins.errors import EmptyQuestion, InvalidInput
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.retrieval.dense import unit_rows
-from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Passage, Question
 
 _T = TypeVar("_T")
+# of C++ and C#, or 2 + 3 and 2 - 3, a question asks something else; punctuation tells none apart
+_WORD_OR_SIGN = re.compile(r"""\w+|[^\w\s.,;:!?…¿¡'"‘’“”«»、。]""")
 _Picks = Int[np.ndarray, " picks"]
 _Vector = Float[np.ndarray, " dim"]
 _Vectors = Float[np.ndarray, "rows dim"]
@@ -219,4 +222,4 @@ class ExamplePool(Generic[_T]):
 def _key(question: Question) -> str:
     # with the context: "What does this text say?" may be asked of every text
     text = f"{question.text} {question.context}"
-    return " ".join(words(text)) or text.strip()
+    return " ".join(_WORD_OR_SIGN.findall(normalize("NFKC", text).lower())) or text.strip()

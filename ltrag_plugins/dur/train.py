@@ -23,7 +23,7 @@ from jaxtyping import Float
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from ltrag_plugins.artifacts import reading, replace_file, writing
+from ltrag_plugins.artifacts import identity_of, reading, replace_file, writing
 from ltrag_plugins.data import check_labelled, digest_of
 from ltrag_plugins.dur.batch import Batch, TrainingCase, trained_batch
 from ltrag_plugins.dur.feedback import contextual_calibration, read_feedback, reward
@@ -242,8 +242,9 @@ class DURTrainer:
         watching = (*observers, counter)
         by_trained = self._by_shots([*seen, *held_out], trained, watching)
         unseen = by_trained[:, len(seen) :]
-        # where no batch was trained they are one and the same
-        by_start = unseen if trained is start else self._by_shots(held_out, start, watching)
+        pairs = (trained.weight, start.weight), (trained.bias, start.bias)
+        same = all(np.array_equal(*pair) for pair in pairs)  # no batch has taught it anything
+        by_start = unseen if same else self._by_shots(held_out, start, watching)
         best = [rows[1 + int(np.argmax(rows[1:].mean(axis=1)))] for rows in (unseen, by_start)]
         rows = (unseen, by_start, by_trained)
         own, old, everywhere = (tuple(row.mean(axis=1).tolist()) for row in rows)
@@ -355,21 +356,8 @@ def _identity(cases: _Cases, settings: DURSettings, encoder: Encoder, llm: LLM) 
             return [item.text, item.answers, item.options, item.context]
         return [item.title, item.text]
 
-    values, reward = asdict(settings), settings.reward
+    values = asdict(replace(settings, reward="match")) | {"reward": identity_of(settings.reward)}
     del values["epochs"]
-    values["reward"] = reward if isinstance(reward, str) else _code(reward)
     lines = [[plain(case.question), [*map(plain, case.candidates)]] for case in cases]
     content = [_FORMAT, values, encoder.name, llm.name, *lines]
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _code(function: Any) -> str:
-    """What tells a function from others: its name, so that it may be mended; a lambda's code."""
-    if isinstance(function, partial):
-        return f"{_code(function.func)}{function.args}{sorted(function.keywords.items())}"
-    kind = function if hasattr(function, "__qualname__") else type(function)
-    name, code = f"{kind.__module__}.{kind.__qualname__}", getattr(function, "__code__", None)
-    if "<lambda>" not in name or code is None:
-        return name
-    content = code.co_code + repr((code.co_consts, code.co_names)).encode()
-    return f"{name} {hashlib.sha256(content).hexdigest()[:12]}"

@@ -41,8 +41,8 @@ class SGICCalibrator(Component):
     """Answers from documents, says how sure it is, and with rounds looks again while it is unsure.
 
     Put in a question, where there is a retriever, or `{"question": ..., "documents": [...]}`; or
-    messages, or a graph's state that holds some: then the output has `messages` too, the answer
-    with its scores as `response_metadata["sgic"]`. Out comes a mapping:
+    messages, or a graph's state that holds some: for a state the output has `messages` too, the
+    answer with its scores as `response_metadata["sgic"]`. Out comes a mapping:
 
     - `question`; `answer`: text, or the refusal; `refused`: whether it is that
     - `uncertainty`, 0-1; `score`, 0-100; `p_wrong`, 0-1 (None without a calibration): larger is

@@ -39,7 +39,8 @@ class LongTailRAG(FlowRunnable):
     - `documents`: those that the answer rests on; none for a direct answer
     - `decision`: the gate's `Decision`; `calibrated`: the calibrator's `CalibratedAnswer`; None
       where that part did not speak
-    - `messages`, where messages came in: the answer, with the rest as `response_metadata`
+    - `messages`, where a state that holds some came in: the answer, with the rest as
+      `response_metadata`
 
     In a node of LangGraph all of it is plain dicts, as its checkpointers want it. In `batch` the
     model calls of all questions are merged. `as_text()` gives the answer alone.

@@ -9,7 +9,7 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.example_selectors import BaseExampleSelector
 from langchain_core.runnables import RunnableLambda
-from pydantic import ConfigDict, Field, PrivateAttr
+from pydantic import ConfigDict, Field
 
 from ltrag_plugins.dur.ranker import DURRanker, HeadHolder
 from ltrag_plugins.dur.shots import ExamplePool
@@ -38,7 +38,6 @@ class DURReranker(HeadHolder, BaseDocumentCompressor):
     sigma: float = 0.0
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
-    _run: Any = PrivateAttr(None)
     _encoder_of = staticmethod(encoder_of)
 
     def __init__(
@@ -53,8 +52,12 @@ class DURReranker(HeadHolder, BaseDocumentCompressor):
         ranker = self._chosen(ranker, encoder, untrained, top_n=top_n, sigma=sigma)
         fields: dict[str, Any] = {"ranker": ranker, "top_n": top_n, "sigma": sigma}
         super().__init__(**fields)
-        # as a step it is a run of its own, under the callbacks of a call or of the chain around it
-        self._run = RunnableLambda(self._compress, self._acompress, name="DURReranker")
+
+    @property
+    def _run(self) -> RunnableLambda[dict[str, Any], list[Document]]:
+        """As a step it is a run of its own, under the callbacks of a call or of the chain around
+        it."""
+        return RunnableLambda(self._compress, self._acompress, name="DURReranker")
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None

@@ -25,7 +25,7 @@ from tempfile import TemporaryFile
 from typing import Any, Literal, get_args
 
 from ltrag_plugins import errors
-from ltrag_plugins.artifacts import check_same, reading, replace_file, writing
+from ltrag_plugins.artifacts import check_same, identity_of, reading, replace_file, writing
 from ltrag_plugins.data import check_labelled
 from ltrag_plugins.errors import CalibrationError, InvalidInput, UnreadableArtifact
 from ltrag_plugins.flow import Observer, World, run_many
@@ -121,12 +121,18 @@ def build(
         raise CalibrationError("no questions to learn from; give some with answers and passages")
     asked, direct = zip(*checked, strict=True)
     rows = [[q.text, q.answers, q.id, [[p.title, p.text] for p in q.passages]] for q in asked]
-    judge = {"encoder": getattr(encoder, "name", None), "relevance": relevance and _name(relevance)}
-    rules = {"right": _name(corpus.right), "keep_wrong": float(corpus.keep_wrong)}
+    judge = {
+        "encoder": getattr(encoder, "name", None),
+        "relevance": relevance and identity_of(relevance),
+    }
+    rules = {"right": identity_of(corpus.right), "keep_wrong": float(corpus.keep_wrong)}
     known = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
     origin: Any = {"version": __version__, "llm": getattr(model, "name", None)}
     origin |= {"questions": len(asked), "questions_sha256": known, "settings": asdict(settings)}
-    origin |= {"corpus": asdict(corpus) | rules, "given_scale": scale and scale.means}
+    origin |= {
+        "corpus": asdict(replace(corpus, right="em")) | rules,
+        "given_scale": scale and scale.means,
+    }
     origin["judge"] = judge.get(settings.source)
     origin = json.loads(json.dumps(origin))
     if (done := _built(folder, origin, _SAME)) is not None:
@@ -217,11 +223,6 @@ def _checked(question: Question, place: int, settings: SGICSettings) -> tuple[Qu
         why = "half of a surrogate pair in its texts; repair it where it was read"
         raise InvalidInput(f"question {name!r} has {why}") from error
     return replace(question, answers=answers), Example(prompt, answers[0], name, "direct", 0)
-
-
-def _name(said: object) -> str:
-    """A word as it is, a function by its name."""
-    return said if isinstance(said, str) else getattr(said, "__qualname__", type(said).__qualname__)
 
 
 def _learned(
