@@ -16,6 +16,7 @@ import pytest
 from cache_parts import KINDS
 
 from ltrag_plugins.errors import CacheUnreadable, ModelError
+from ltrag_plugins.gece.store import DecisionStore
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -247,6 +248,30 @@ def test_what_was_damaged_in_place_is_an_error_and_not_asked_for_again(kind, pat
         kind.told(again, ["a", "b"])
     assert model.asked == []
     assert path.read_bytes() == before
+
+
+def test_what_a_deleted_file_left_beside_it_fills_no_new_one(kind, path):
+    log = path.with_name(f"{path.name}-wal")
+    with kind.cached(kind.model(), path) as cached:
+        kind.told(cached, ["a secret"])
+        left = log.read_bytes()  # as after a crash
+    path.unlink()
+    log.write_bytes(left)
+    with pytest.raises(CacheUnreadable, match=r"-wal was left by a file that was deleted.* Delete"):
+        kind.cached(kind.model(), path)
+    log.unlink()
+    model = kind.model()
+    with kind.cached(model, path) as cached:
+        kind.told(cached, ["a secret"])
+    assert model.asked == ["a secret"]
+
+
+def test_a_process_that_ends_leaves_the_file_alone(tmp_path):
+    code = "from ltrag_plugins.gece.store import DecisionStore\nDecisionStore('s').note('a', 'b')"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert os.listdir(tmp_path) == ["s"]
+    with DecisionStore(tmp_path / "s") as store:
+        assert store.fact("a") == "b"
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_with_the_path(kind, tmp_path):

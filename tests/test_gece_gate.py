@@ -11,6 +11,7 @@ from langchain_core.language_models import FakeListChatModel
 from ltrag_plugins.errors import InvalidInput, ModelFailed, NoRetriever, RetrieverFailed
 from ltrag_plugins.flow import Ask, Embed, World, ask, run
 from ltrag_plugins.gece import DecidingGate, GECEGate, GECESettings, WordFrequencies, routed
+from ltrag_plugins.gece.decision import guarded
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods.direct import single_retrieval
 from ltrag_plugins.metrics.answer import contains
@@ -191,6 +192,17 @@ def test_an_explanation_says_what_was_decided_why_and_from_what(which, question,
     assert rate == 50.0
     assert decision.answer in draft
     assert len(signals) == len(decision.ingredients)
+
+
+def test_a_decision_after_a_failure_is_explained_by_it(whole):
+    def overloaded(prompt):
+        raise ConnectionError("503")
+
+    broken = replace(whole, world=World(llm=ScriptedLLM(overloaded)))
+    decision = run(guarded(KNOWN, broken), broken.world)
+    said = whole.explanation(decision)
+    assert said.startswith("retrieve: ")
+    assert "503" in said
 
 
 def test_signals_are_explained_in_values_that_a_person_knows(whole):

@@ -16,6 +16,8 @@ from langchain_core.messages import AIMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.response import schema
 
 from ltrag_plugins import langchain, llama_index
 from ltrag_plugins.errors import ArtifactMismatch, CacheUnreadable, InvalidInput
@@ -109,6 +111,32 @@ def test_a_router_starts_with_nothing_and_gates_when_it_knows_enough(room, tmp_p
     assert router.savings().questions == 60
     assert router.monitor.decisions == 20
     assert router.monitor.retrieved < 0.5
+
+
+def test_what_a_streaming_engine_costs_is_known_when_the_stream_has_ended(tmp_path):
+    class Streaming(BaseQueryEngine):
+        def _get_prompt_modules(self):
+            return {}
+
+        async def _aquery(self, query_bundle):
+            return self._query(query_bundle)
+
+        def _query(self, query_bundle):
+            def pieces():
+                time.sleep(0.05)
+                yield chain(query_bundle.query_str)
+
+            return schema.StreamingResponse(pieces())
+
+    engine, llm = Streaming(None), FunctionLLM(knows_the_odd)
+    router = llama_index.GECERouter.learning(engine, llm=llm, store=tmp_path / "s")
+    for i in range(3):
+        assert str(router.query(text(i))) == f"City {i}"
+    assert router.settle()
+    with DecisionStore(tmp_path / "s") as store:
+        outcomes, cost = store.sample(0, 9)
+    assert len(outcomes) == 3
+    assert cost.seconds >= 0.05
 
 
 def test_before_the_first_gate_no_answer_waits_for_the_model(tmp_path):

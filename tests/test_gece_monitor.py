@@ -1,5 +1,6 @@
 """A gate at work: what its monitor says, and what audits cost nobody."""
 
+import asyncio
 import gc
 import logging
 import random
@@ -13,7 +14,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from langchain_core.runnables import RunnableLambda
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langgraph.graph import START, MessagesState, StateGraph
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response import schema
 from opentelemetry import trace
@@ -227,6 +230,56 @@ def test_a_chain_that_fails_in_an_audit_is_counted_and_said_a_few_times(gate, ca
     assert "ConnectionError('no index')" in caplog.text
 
 
+def test_an_audit_asks_as_the_call_asked_but_in_no_conversation(gate):
+    seen = []
+
+    def chain(text: str, config: RunnableConfig, **more) -> str:
+        seen.append((config.get("configurable"), more))
+        return "City 7"
+
+    router = langchain.GECERouter(gate, RunnableLambda(chain), audit_rate=1.0)
+    own = {"thread_id": "1", "session_id": "2", "__state": 3}
+    router.invoke(QUESTIONS[7], {"configurable": {"tenant": "acme", **own}}, k=3)
+    [*router.stream(QUESTIONS[7], {"configurable": {"tenant": "acme"}}, k=3)]
+    router.batch([QUESTIONS[7]], {"configurable": {"tenant": "acme"}}, k=3)
+    assert router.settle()
+    assert seen == [({"tenant": "acme"}, {"k": 3})] * 3
+    assert router.monitor.agreement.value == 1.0
+
+
+async def test_a_chain_that_can_only_be_awaited_is_audited_in_the_callers_loop(gate):
+    loops = []
+
+    async def chain(text: str) -> str:
+        loops.append(asyncio.get_running_loop())
+        return "City 7"
+
+    router = langchain.GECERouter(gate, RunnableLambda(chain), audit_rate=1.0)
+    for _ in range(3):
+        assert await router.ainvoke(QUESTIONS[7]) == "City 7"
+    assert await asyncio.to_thread(router.settle)
+    assert loops == [asyncio.get_running_loop()] * 3
+    assert (router.monitor.audits, router.monitor.failed) == (3, 0)
+
+
+@pytest.mark.parametrize("mode", [None, "values", "updates", "messages", ["messages", "values"]])
+def test_what_a_graph_streams_is_compared_in_every_mode(mode, tmp_path):
+    def node(state):
+        return {"messages": [AIMessage(knows_the_odd(f"shown {state['messages'][0].text}"))]}
+
+    graph = StateGraph(MessagesState).add_node("n", node).add_node("m", lambda state: {})
+    graph = graph.add_edge(START, "n").add_edge("n", "m").compile()
+    llm, store = ScriptedLLM(knows_the_odd, name="odd"), tmp_path / "s"
+    router = langchain.GECERouter.learning(graph, llm=llm, store=store, target_rate=0.5)
+    for text in QUESTIONS[6:8]:
+        given = {"messages": [HumanMessage(text)]}
+        [*router.stream(given, **({"stream_mode": mode} if mode else {}))]
+    assert router.settle()
+    assert router.monitor.state == "learning: 2 of 100 questions compared"
+    with DecisionStore(store) as kept:
+        assert [outcome.right for outcome in kept.sample(0, 9)[0]] == [True, False]  # newest first
+
+
 def test_a_stream_is_watched_when_it_has_ended(gate):
     router = langchain.GECERouter(gate, RunnableLambda(lambda text: "City 7"), audit_rate=1.0)
     assert [*router.stream(QUESTIONS[7])] == ["City 7"]
@@ -271,6 +324,42 @@ def test_the_threads_of_a_router_end_with_it(gate):
     for thread in threads:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_router_with_all_its_places_taken_ends_without_waiting(gate):
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def chain(text: str) -> str:
+        begun.release()
+        assert go_on.wait(60)
+        return "City 7"
+
+    router = langchain.GECERouter(gate, RunnableLambda(chain), audit_rate=1.0)
+    for _ in range(2 + 256 + 5):
+        router.invoke(QUESTIONS[7])
+        if router._watch._background._comparisons.qsize() < 3:
+            begun.acquire(timeout=0.2)  # both threads are in the chain
+    background, ended = router._watch._background, threading.Event()
+    assert 3 <= background.skipped <= 5
+    threading.Thread(target=lambda: (background.end(), ended.set()), daemon=True).start()
+    assert ended.wait(30)
+    go_on.set()
+
+
+def test_of_many_processes_that_begin_together_one_enrols_the_gate(tmp_path):
+    together = threading.Barrier(4, timeout=60)
+
+    class Gate:
+        def save(self, folder):
+            artifacts.write(Path(folder), "gate", {"content": "one"}, format=1)
+            together.wait()
+
+    def enrol(_):
+        with DecisionStore(tmp_path / "store.sqlite") as store:
+            return store.enrolled(Gate(), 0.0)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(enrol, range(4))] == [1] * 4
 
 
 def test_a_store_is_shared_and_belongs_to_one_gate(gate, tmp_path):

@@ -1,8 +1,10 @@
 """GECEMiddleware and SGICMiddleware in agents of `create_agent`."""
 
+from dataclasses import dataclass, replace
+
 import pytest
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 
 from ltrag_plugins.flow import World
@@ -90,3 +92,27 @@ async def test_what_a_tool_found_for_an_earlier_question_is_not_read_again():
     for out in (compiled.invoke(later), await compiled.ainvoke(later)):
         assert out["messages"][-1].text == "bees"
         assert "found for" not in reader.prompts[-1]
+
+
+@pytest.mark.parametrize("offered", [
+    {"type": "search"},
+    {"type": "function", "function": {"name": "search", "parameters": {}}},
+    {"name": "search", "description": "Search."},
+    search,
+])  # fmt: skip
+def test_a_providers_own_tools_are_known_by_name_or_type(offered):
+    middleware = GECEMiddleware(RuleGate(World(llm=ScriptedLLM(str)), never), ["search"])
+    rest = [{"type": "code"}, {"type": "function", "function": {"name": "sum"}}]
+    request = Request([HumanMessage("who?")], [*rest, offered])
+    assert middleware.wrap_model_call(request, lambda given: given).tools == rest
+    empty = Request([], [offered])
+    assert middleware.wrap_model_call(empty, lambda given: given) is empty
+
+
+@dataclass
+class Request:
+    messages: list
+    tools: list
+
+    def override(self, **changes):
+        return replace(self, **changes)

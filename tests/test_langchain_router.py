@@ -13,6 +13,7 @@ from langchain_core.runnables import (
     RunnableLambda,
     RunnablePassthrough,
 )
+from langgraph.graph import START, MessagesState, StateGraph
 
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, ModelFailed
 from ltrag_plugins.flow import World
@@ -74,6 +75,10 @@ def test_the_chain_gets_the_original_input_and_nobody_changes_it():
         [AIMessage("how can I help?"), HumanMessage("rare")],
         {"messages": [HumanMessage("rare")]},
         {"question": [HumanMessage("rare")]},
+        {"messages": HumanMessage("rare")},  # one message, in all forms that a graph's state takes
+        {"messages": "rare"},
+        {"messages": ("user", "rare")},
+        {"messages": {"role": "user", "content": "rare"}},
         PromptTemplate.from_template("{x}").invoke({"x": "rare"}),
         ChatPromptTemplate([("system", "hi"), ("human", "rare")]).invoke({}),
     ],
@@ -83,6 +88,59 @@ def test_the_question_is_found_in_what_chains_pass_along(given):
     judge = gate()
     GECERouter(judge, search).invoke(given)
     assert judge.world.llm.prompts == ["rare"]
+
+
+def test_a_history_in_one_text_is_one_turn():
+    judge = gate()
+    given = {"question": "rare", "chat_history": "Human: Who is Ada? AI: A mathematician."}
+    GECERouter(judge, search).invoke(given)
+    assert "Human: Who is Ada? AI: A mathematician." in judge.world.llm.prompts[0]
+
+
+def test_a_failing_step_before_the_gate_fails_its_own_question_alone():
+    def condense(value):
+        if "broken" in str(value):
+            raise ConnectionError("no route")
+        return "rare"
+
+    router = GECERouter(gate(), search, condense=RunnableLambda(condense))
+    talks = [[("ai", "hi"), ("human", "a"), ("human", text)] for text in ("broken", "b")]
+    failed, found = router.batch(talks, return_exceptions=True)
+    assert isinstance(failed, ConnectionError)
+    assert found == f"found for {talks[1]}"
+    with pytest.raises(ConnectionError):
+        router.batch(talks)
+
+
+def of_form(value):
+    """The form of a stream's piece: messages by their kind, the rest by keys and places."""
+    if isinstance(value, dict):
+        return {"node" if key in ("n", "GECEDraft") else key: of_form(v) for key, v in value.items()
+                if key in ("n", "GECEDraft", "messages")}  # fmt: skip
+    if isinstance(value, tuple | list):
+        return type(value), [of_form(one) for one in value if not isinstance(one, HumanMessage)]
+    return value if isinstance(value, str) else isinstance(value, AIMessage)
+
+
+@pytest.mark.parametrize("subgraphs", [False, True])
+@pytest.mark.parametrize("mode", [
+    None, "values", "updates", "messages", ["messages"], ["updates", "values", "messages"]
+])  # fmt: skip
+async def test_before_a_graph_the_draft_is_streamed_as_the_graph_streams(mode, subgraphs):
+    def node(state):
+        return {"messages": [AIMessage("from the graph", id="1")]}
+
+    graph = StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile()
+    router = GECERouter(gate(), graph)
+    how = ({"stream_mode": mode} if mode else {}) | ({"subgraphs": True} if subgraphs else {})
+    given = [{"messages": [HumanMessage(text)]} for text in ("rare", "hi")]
+    through, draft = ([*router.stream(one, **how)] for one in given)
+    forms, own = ({str(of_form(piece)) for piece in some} for some in (draft, through))
+    assert own == {str(of_form(piece)) for piece in graph.stream(given[0], **how)}
+    assert forms <= own  # a graph's own has the state before the node too
+    assert len(draft) == len([mode] if mode is None or isinstance(mode, str) else mode)
+    assert "known: hi" in str(draft)
+    assert str([piece async for piece in router.astream(given[1], **how)])[:60] == str(draft)[:60]
 
 
 def test_the_question_may_lie_under_another_key():

@@ -6,6 +6,7 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.outputs import Generation as LangChainGeneration
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from llama_index.core.base.llms.types import CompletionResponse
+from llama_index.core.base.response import schema
 from llama_index.core.evaluation import CorrectnessEvaluator
 from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.schema import QueryBundle
@@ -14,6 +15,7 @@ from ltrag_plugins import langchain, llama_index
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.gece import GECESettings
 from ltrag_plugins.langchain.fitting import Meter
+from ltrag_plugins.llama_index.gate import answer_of
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, Question
 from tests.langchain_parts import FunctionChat
@@ -184,6 +186,31 @@ def test_inputs_go_to_a_langchain_chain_in_the_form_that_it_takes():
     assert sorted(seen, key=str) == sorted(inputs, key=str)
     direct = router.invoke({"input": TEXTS[1], "lang": "en"})
     assert direct == {"input": TEXTS[1], "lang": "en", "answer": "City 1"}
+
+
+def test_options_and_context_stand_in_the_prompts_of_a_fit_as_at_work(room):
+    more = {"options": ("City 1", "City 3"), "context": "A list."}
+    room.llm = llm = ScriptedLLM(knows_the_odd, name="odd")
+    router = room.fit([Question(text, **more) for text in TEXTS], target_rate=0.5)
+    drafted = {*llm.prompts}
+    llm.calls.clear()
+    for given in dict.fromkeys(room.asked):
+        room.ask(router, given)
+    assert drafted == {*llm.prompts}
+    assert all(said.count("Options:") == said.count("A list.") == 1 for said in drafted)
+
+
+def test_what_an_engine_does_not_answer_is_no_answer():
+    def stream(*pieces):
+        return schema.StreamingResponse(piece for piece in pieces)
+
+    empty = [schema.Response(""), schema.Response(None), stream(), stream("")]
+    assert {answer_of(response) for response in empty} == {""}
+    assert {answer_of(one) for one in (schema.Response("None"), stream("No", "ne"))} == {"None"}
+    llm = FunctionLLM(lambda prompt: "None known" if number(prompt) % 2 else "blue")
+    silent = Engine(llm=FunctionLLM(lambda prompt: ""), asked=[])
+    with pytest.raises(CalibrationError, match="empty"):
+        llama_index.GECERouter.fit(silent, llm=llm, questions=TEXTS, settings=SETTINGS)
 
 
 def test_a_conversation_is_made_to_stand_alone_for_the_gate_alone():

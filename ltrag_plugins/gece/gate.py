@@ -264,14 +264,14 @@ class GECEGate:
             wrong = f", wrong with probability {percent(decision.probability)}"
         verdict, rows = "retrieve" if decision.retrieve else "answer directly", []
         for (name, value), points in zip(
-            decision.ingredients.items(), fitted.quantiles, strict=True
+            decision.ingredients.items(), fitted.quantiles, strict=bool(decision.ingredients)
         ):
             surer = np.mean([points > value, points >= value])  # equal ones count half
             row = name, f"{value:.3g}", "surer than"
             if known := SIGNALS.get(name):
                 row = known.about, known.shown(value), known.than
             rows.append((*row[:2], f"{row[2]} {surer:.0%}"))
-        wide, high = (max(len(row[i]) for row in rows) for i in (0, 1))
+        wide, high = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
         lines = [f"{verdict}: {why}", f"draft{wrong}: {decision.answer!r}"]
         return "\n".join([*lines, *(f"  {a:<{wide}}  {b:>{high}}  {c}" for a, b, c in rows)])
 

@@ -413,11 +413,11 @@ class _Background:
 
     def write(self, record: Watched) -> None:
         """At once, together with what came meanwhile."""
-        self._put("_records", record)
+        self._put("_records", record, 20_000)
 
     def compare(self, work: Callable[[], None]) -> None:
         """Later."""
-        self._put("_comparisons", work)
+        self._put("_comparisons", work, 256)
 
     def settle(self, timeout: float) -> bool:
         """Wait until nothing waits; False: the seconds were not enough."""
@@ -428,11 +428,12 @@ class _Background:
 
     def _begin(self) -> None:
         self._process, self._starting = os.getpid(), threading.Lock()
-        self._records: queue.Queue[Any] = queue.Queue(20_000)
-        self._comparisons: queue.Queue[Any] = queue.Queue(256)
+        # bounded by us, so that `end` never waits for a place
+        self._records = queue.Queue[Any]()
+        self._comparisons = queue.Queue[Any]()
         self._threads = list[threading.Thread]()
 
-    def _put(self, name: str, item: Any) -> None:
+    def _put(self, name: str, item: Any, most: int) -> None:
         if self._process != os.getpid():  # threads, and what waited, stay with the parent
             self._begin()
         if not self._threads:
@@ -441,9 +442,10 @@ class _Background:
                     each = partial(_work_off, self._comparisons, _each, 1)
                     write = partial(_work_off, self._records, self._keep, 1000)
                     self._threads += map(_started, (write, each, each))
-        try:
-            getattr(self, name).put_nowait(item)
-        except queue.Full:
+        items: queue.Queue[Any] = getattr(self, name)
+        if items.qsize() < most:
+            items.put(item)
+        else:
             self.skipped += 1
 
     def end(self) -> None:

@@ -125,21 +125,22 @@ class DecisionStore(SQLiteFile):
 
     def add_gate(self, folder: Path | None, at: float) -> int:
         """Keep a saved gate; None: from here on there is none, until the next. Its number."""
-        files = [folder and (folder / name).read_bytes() for name in _FILES]
         with self._writing() as connection:
-            query = "INSERT INTO gates (at, json, arrays) VALUES (?, ?, ?)"
-            return int(connection.execute(query, (at, *files)).lastrowid or 0)
+            return _added(connection, folder, at)
 
     def enrolled(self, gate: Any, at: float) -> int:
         """Number of this gate here, to which it is added if it is not the newest; 0 for one that
         cannot be saved."""
         if not hasattr(gate, "save"):
             return 0
-        with TemporaryDirectory() as folder, self.gate(number := self.newest) as held:
+        with TemporaryDirectory() as folder:
             gate.save(folder)
             ours = content_hash(Path(folder), "gate")
-            same = held is not None and content_hash(held, "gate") == ours
-            return number if same else self.add_gate(Path(folder), at)
+            with self._writing() as connection:  # so that of many processes one adds it
+                query = "SELECT number, json FROM gates ORDER BY number DESC LIMIT 1"
+                number, held = connection.execute(query).fetchone() or (0, None)
+                same = held is not None and json.loads(held).get("sha256") == ours
+                return number if same else _added(connection, Path(folder), at)
 
     @contextmanager
     def gate(self, number: int) -> Iterator[Path | None]:
@@ -186,6 +187,12 @@ class DecisionStore(SQLiteFile):
         with self._connection() as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
+
+
+def _added(connection: Connection, folder: Path | None, at: float) -> int:
+    files = [folder and (folder / name).read_bytes() for name in _FILES]
+    query = "INSERT INTO gates (at, json, arrays) VALUES (?, ?, ?)"
+    return int(connection.execute(query, (at, *files)).lastrowid or 0)
 
 
 _FAIR = "gate >= ? AND sampled = 1 AND agrees IS NOT NULL AND evidence IS NOT NULL"

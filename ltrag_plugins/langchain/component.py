@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, get_args
 
 from langchain_core.messages import (
     AIMessage,
+    AIMessageChunk,
     AnyMessage,
     BaseMessage,
     HumanMessage,
@@ -21,7 +22,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableParallel,
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign
 
-from ltrag_plugins.errors import InvalidInput, LtragError, checked
+from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, World, arun, run
 from ltrag_plugins.langchain.model import own_call, run_merged
 
@@ -69,14 +70,18 @@ def entries_of(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
 
 
-def _messages(messages: Sequence[Any]) -> list[BaseMessage]:
+def _messages(messages: Any) -> list[BaseMessage]:
+    """Read as a graph's state reads them: a text, a mapping or a pair of texts is one message."""
+    pair = isinstance(messages, tuple) and [*map(type, messages)] == [str, str]
+    if pair or isinstance(messages, str | BaseMessage | Mapping):
+        messages = [messages]
     try:
         return convert_to_messages(messages)
     except (ValueError, TypeError, NotImplementedError, KeyError) as error:
         raise InvalidInput(f"these are no messages: {messages!r:.80} ({error})") from error
 
 
-def _last_human(messages: Sequence[Any]) -> Asked:
+def _last_human(messages: Any) -> Asked:
     read = _messages(messages)
     for i in reversed(range(len(read))):
         if isinstance(read[i], HumanMessage):
@@ -122,12 +127,12 @@ class Asking:
         return asked if self.condense else Asked(asked.question)
 
     def read_many(self, values: Sequence[Any], configs: Sequence[RunnableConfig]) -> list[Any]:
-        """As `read` for each, our own errors in their places."""
+        """As `read` for each, errors in their places."""
         found: list[Any] = []
         for value, config in zip(values, configs, strict=True):
             try:
                 found.append(self.read(value, config))
-            except LtragError as error:
+            except Exception as error:
                 found.append(error)
         return found
 
@@ -187,6 +192,27 @@ class Shape:
         # as `create_retrieval_chain` puts it out where it found nothing
         empty = {key: decision.question if key == "question" else [] for key in keys}
         return {**empty, **given, chosen: str(message.text)}
+
+    def streamed(
+        self, message: AIMessageChunk, value: Any, decision: Any, **kwargs: Any
+    ) -> list[Any]:
+        """The same as pieces of the chain's stream, which a graph gives in one or more modes."""
+        state, chain = self.of(message, value, decision), self.chain
+        while isinstance(chain, RunnableBindingBase):
+            kwargs, chain = {**chain.kwargs, **kwargs}, chain.bound
+        modes = kwargs.get("stream_mode") or getattr(chain, "stream_mode", None)
+        if modes is None:
+            return [state]
+        name = "GECEDraft"
+        known = {"values": state, "updates": {name: state}}
+        known["messages"] = message, {"langgraph_node": name}
+        if isinstance(modes, str):
+            pieces = [known[modes]] if modes in known else []
+        else:
+            pieces = [(mode, known[mode]) for mode in modes if mode in known]
+        if not kwargs.get("subgraphs"):
+            return pieces
+        return [((), piece) if isinstance(modes, str) else ((), *piece) for piece in pieces]
 
 
 def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | None:

@@ -1,7 +1,10 @@
 """What a fit from an application's own chain needs: its inputs, its answers and what they cost."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
+from operator import add
 from time import perf_counter
 from typing import Any
 
@@ -55,8 +58,13 @@ def fit_from_chain(
         askable_question(question, settings.max_words)
     found, texts, cost = _answers_of(chain, inputs, most, answer)
     kept = [i for i, output in enumerate(found) if not isinstance(output, Exception)]
+    learned = list[Question]()
+    for i in kept:
+        example = examples[i][1]  # options and context are a part of the text that the chain gets
+        bare = replace(example, text=alone[i], options=(), context="")
+        learned.append(bare if asked[i].history else example)
     gate = GECEGate.fit(
-        [replace(examples[i][1], text=alone[i]) for i in kept],
+        learned,
         llm=llm,
         retrieved_answers=[texts[i] for i in kept],
         retrieval_cost=cost,
@@ -93,6 +101,29 @@ def output_text(output: Any, key: Any = None) -> str:
         f"there is no answer's text in what the chain puts out, {output!r:.80}. End the chain in a "
         "text or a message, or name the key: answer='...'."
     )
+
+
+def streamed_text(chunks: Sequence[Any], key: Any = None) -> str:
+    """The answer in the pieces of a chain's stream; of a graph's, in any of its modes, the last."""
+    pieces = [_bare(chunk) for chunk in chunks]
+    if not isinstance(chunks[0], tuple):
+        with suppress(TypeError, InvalidInput):  # a graph's states do not add up
+            return output_text(reduce(add, pieces), key)
+    for state in reversed([piece for piece in pieces if isinstance(piece, Mapping)]):
+        for held in (state, *reversed([v for v in state.values() if isinstance(v, Mapping)])):
+            with suppress(InvalidInput):
+                return output_text(held, key)
+    messages = [piece for piece in pieces if isinstance(piece, BaseMessage)]
+    if not messages:
+        return output_text(chunks[-1], key)
+    return "".join(str(one.text) for one in messages if one.id == messages[-1].id)
+
+
+def _bare(chunk: Any) -> Any:
+    """Without the mode, the place and the metadata that a graph's stream may put around it."""
+    while isinstance(chunk, tuple) and chunk:
+        chunk = chunk[0] if isinstance(chunk[0], BaseMessage) else chunk[-1]
+    return chunk
 
 
 def _as_input(text: str, chain: Runnable[Any, Any], key: str) -> Any:

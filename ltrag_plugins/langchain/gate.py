@@ -4,8 +4,9 @@ The gate's decision is a run of its own (GECEGate), which callbacks and traces c
 metadata `gece` of every run after it.
 """
 
+import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from os import PathLike
@@ -45,6 +46,7 @@ from ltrag_plugins.langchain.retriever import asking_for, checked_k, document_of
 from ltrag_plugins.llm.base import LLM, Encoder
 
 _OnError = Literal["retrieve", "raise"]
+_CONVERSATION = {"thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map", "session_id"}
 
 
 def _gate_step(gate: DecidingGate, asking: Asking, on_error: _OnError) -> FlowRunnable:
@@ -146,7 +148,8 @@ class GECERouter(Component):
         on_error: where the gate's model fails, "retrieve" asks the chain, and the decision says
             why; "raise" raises.
         audit_rate: probability, 0 to 1, that the chain answers too, in the background, what was
-            answered directly: `monitor` estimates from that how often the two agree. Not for a
+            answered directly: `monitor` estimates from that how often the two agree. It gets the
+            call's arguments and `configurable`, but for `thread_id` and `session_id`. Not for a
             chain that does more than answer.
         store: path of a SQLite file that keeps what was decided, for all processes and for
             `ltrag gate watch`; made where there is none.
@@ -182,7 +185,7 @@ class GECERouter(Component):
         self.direct = None if direct is None else coerce_to_runnable(direct)
         self.return_decision, self.name = return_decision, name
         self._gate = _gate_step(gate, Asking(question_key, condense), on_error)
-        self._shape, self._answer = Shape(answer, self.retrieving), answer
+        self._shape, self._answer, self._awaited = Shape(answer, self.retrieving), answer, False
         if correct is not None:
             from ltrag_plugins.langchain.fitting import judge_of  # at work a router needs none
 
@@ -372,13 +375,14 @@ class GECERouter(Component):
         # a run that nobody hears costs 0.2 ms
         ask = self._gate.invoke if _heard(config) else self._gate._invoke
         branch = self._chosen(ask(value, config), config)
-        return self._shown(branch, value, branch.runnable.invoke(value, branch.config, **kwargs))
+        output = branch.runnable.invoke(value, branch.config, **kwargs)
+        return self._shown(branch, value, output, kwargs)
 
     async def _ainvoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         ask = self._gate.ainvoke if _heard(config) else self._gate._ainvoke
         branch = self._chosen(await ask(value, config), config)
         output = await branch.runnable.ainvoke(value, branch.config, **kwargs)
-        return self._shown(branch, value, output)
+        return self._shown(branch, value, output, kwargs)
 
     def _stream(
         self, values: Iterator[Any], config: RunnableConfig, **kwargs: Any
@@ -390,8 +394,8 @@ class GECERouter(Component):
             chunks = list[Any]()
             for chunk in branch.runnable.stream(value, branch.config, **kwargs):
                 chunks.append(chunk)
-                yield self._chunk(branch, value, chunk)
-            self._saw(branch, value, chunks)
+                yield from self._pieces(branch, value, chunk, kwargs)
+            self._saw(branch, value, chunks, kwargs)
 
     async def _astream(
         self, values: AsyncIterator[Any], config: RunnableConfig, **kwargs: Any
@@ -403,8 +407,9 @@ class GECERouter(Component):
             chunks = list[Any]()
             async for chunk in branch.runnable.astream(value, branch.config, **kwargs):
                 chunks.append(chunk)
-                yield self._chunk(branch, value, chunk)
-            self._saw(branch, value, chunks)
+                for piece in self._pieces(branch, value, chunk, kwargs):
+                    yield piece
+            self._saw(branch, value, chunks, kwargs)
 
     def _batch(
         self, values: list[Any], config: list[RunnableConfig], *, keep_going: bool, **kwargs: Any
@@ -424,7 +429,8 @@ class GECERouter(Component):
             answers = runnable.batch([*given], [*configs], return_exceptions=keep_going, **kwargs)
             for i, answer in zip(members, answers, strict=True):
                 failed = isinstance(answer, Exception)
-                outputs[i] = answer if failed else self._shown(branches[i], values[i], answer)
+                told = branches[i], values[i], answer, kwargs
+                outputs[i] = answer if failed else self._shown(*told)
         return outputs
 
     def _chosen(self, verdict: _Verdict, config: RunnableConfig) -> "_Branch":
@@ -443,32 +449,64 @@ class GECERouter(Component):
         draft = _DRAFT.model_copy(update={**said, "about": {**verdict}})
         return _Branch(draft, decision, {**config, "run_name": "GECEDraft"})
 
-    def _chunk(self, branch: "_Branch", value: Any, chunk: Any) -> Any:
+    def _pieces(self, branch: "_Branch", value: Any, chunk: Any, kwargs: Any) -> list[Any]:
+        pieces = [chunk]
         if branch.is_draft:
-            chunk = self._shape.of(chunk, value, branch.decision)
-        return AddableDict(output=chunk) if self.return_decision else chunk
+            pieces = self._shape.streamed(chunk, value, branch.decision, **kwargs)
+        return [AddableDict(output=one) for one in pieces] if self.return_decision else pieces
 
-    def _shown(self, branch: "_Branch", value: Any, output: Any) -> Any:
-        self._saw(branch, value, [output])
+    def _shown(self, branch: "_Branch", value: Any, output: Any, kwargs: Any) -> Any:
+        self._saw(branch, value, [output], kwargs)
         if branch.is_draft:
             output = self._shape.of(output, value, branch.decision)
         elif branch.runnable is self.retrieving:
             self._shape.note(output)
         return {"output": output, "decision": branch.shown} if self.return_decision else output
 
-    def _saw(self, branch: "_Branch", value: Any, chunks: list[Any]) -> None:
+    def _saw(self, branch: "_Branch", value: Any, chunks: list[Any], kwargs: Any) -> None:
         """The chain's answer in pieces, or the direct one, which an audit asks the chain for."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
 
         def retrieved() -> str:
-            from ltrag_plugins.langchain.fitting import output_text
+            from ltrag_plugins.langchain.fitting import streamed_text
 
             audited = not branch.decision.retrieve
-            found: Any = self.retrieving.invoke(value, own_call(None)) if audited else chunks[0]
-            for chunk in () if audited else chunks[1:]:
-                found = found + chunk  # not in place: the caller has the chunk too
-            return output_text(found, self._answer)
+            found = [self._audited(value, branch.config, kwargs, loop)] if audited else chunks
+            return streamed_text(found, self._answer)
 
         self._watch.saw(branch.decision, retrieved, branch.meter and branch.meter.usage())
+
+    def _audited(
+        self,
+        value: Any,
+        config: RunnableConfig,
+        kwargs: Mapping[str, Any],
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> Any:
+        """What the chain puts out too, asked in a thread of ours as the call asked, but for what
+        names a conversation, which the answer would go into; a chain that can only be awaited is
+        asked in the loop of the call."""
+        given = config.get("configurable", {})
+        kept = {k: v for k, v in given.items() if k not in _CONVERSATION and k[:2] != "__"}
+        how = own_call({"configurable": kept} if kept else None)
+        more = {k: v for k, v in kwargs.items() if k not in ("stream_mode", "subgraphs")}
+        if not (self._awaited and loop):
+            try:
+                return self.retrieving.invoke(value, how, **more)
+            except (TypeError, NotImplementedError):
+                if loop is None:
+                    raise
+        asked = self.retrieving.ainvoke(value, how, **more)
+        found = asyncio.run_coroutine_threadsafe(_awaitable(asked), loop).result()
+        self._awaited = True
+        return found
+
+
+async def _awaitable(asked: Any) -> Any:
+    return await asked
 
 
 class _Branch(NamedTuple):

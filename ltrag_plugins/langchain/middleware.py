@@ -45,14 +45,14 @@ class GECEMiddleware(AgentMiddleware):
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """The model's call, with the tools that it needs."""
-        if not isinstance(request.messages[-1], HumanMessage):
+        if not _asks(request):
             return handler(request)
         known = self._known(request, self._step.invoke(request.messages))
         return known if isinstance(known, AIMessage) else handler(known)
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """As `wrap_model_call`."""
-        if not isinstance(request.messages[-1], HumanMessage):
+        if not _asks(request):
             return await handler(request)
         known = self._known(request, await self._step.ainvoke(request.messages))
         return known if isinstance(known, AIMessage) else await handler(known)
@@ -63,8 +63,19 @@ class GECEMiddleware(AgentMiddleware):
             return request
         if self._draft_answers:
             return AIMessage(decision.answer, response_metadata={"gece": {**verdict}})
-        names = {id(t): t.get("name") if isinstance(t, dict) else t.name for t in request.tools}
-        return request.override(tools=[t for t in request.tools if names[id(t)] not in self._names])
+        kept = [tool for tool in request.tools if _name_of(tool) not in self._names]
+        return request.override(tools=kept)
+
+
+def _asks(request: Any) -> bool:
+    return isinstance([None, *request.messages][-1], HumanMessage)
+
+
+def _name_of(tool: Any) -> str | None:
+    """A provider's own tool has its type alone."""
+    if not isinstance(tool, dict):
+        return tool.name
+    return tool.get("function", tool).get("name") or tool.get("type")
 
 
 class SGICMiddleware(AgentMiddleware):

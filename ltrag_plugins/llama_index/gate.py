@@ -278,7 +278,7 @@ class GECERouter(BaseQueryEngine):
         engine, began = self._query_engine if decision.retrieve else self._direct, perf_counter()
         if isinstance(engine, BaseQueryEngine):
             response = engine.query(query_bundle)
-            return self._seen(decision, query_bundle, response, perf_counter() - began)
+            return self._seen(decision, query_bundle, response, began)
         text = engine.generate([question])[0].text if engine else decision.answer
         response = written(text, streaming=self._streaming)
         return self._seen(decision, query_bundle, response)
@@ -289,7 +289,7 @@ class GECERouter(BaseQueryEngine):
         engine, began = self._query_engine if decision.retrieve else self._direct, perf_counter()
         if isinstance(engine, BaseQueryEngine):
             response = await engine.aquery(query_bundle)
-            return self._seen(decision, query_bundle, response, perf_counter() - began)
+            return self._seen(decision, query_bundle, response, began)
         text = (await engine.agenerate([question]))[0].text if engine else decision.answer
         response = written(text, streaming=self._streaming, awaited=True)
         return self._seen(decision, query_bundle, response)
@@ -299,12 +299,14 @@ class GECERouter(BaseQueryEngine):
         decision: Decision,
         query: QueryBundle,
         response: schema.RESPONSE_TYPE,
-        seconds: float | None = None,
+        began: float | None = None,
     ) -> schema.RESPONSE_TYPE:
         """The response with its decision, of which the watch hears; of a stream when it ends."""
 
         def saw(text: str | None = None) -> None:
-            cost = Usage(seconds=seconds) if self._watch.learns and decision.retrieve else None
+            learned = self._watch.learns and decision.retrieve
+            seconds = None if began is None else perf_counter() - began
+            cost = Usage(seconds=seconds) if learned else None
             audited = not decision.retrieve
             self._watch.saw(
                 decision,
@@ -363,8 +365,9 @@ async def _ateed(pieces: AsyncIterable[str], done: Callable[[str], None]) -> Asy
 
 def answer_of(response: schema.RESPONSE_TYPE) -> str:
     """The text of a response; "" where the engine found nothing."""
-    said = str(response)
-    return "" if said == EMPTY_RESPONSE else said
+    said = str(response)  # "None" where there is none
+    left = getattr(response, "response", getattr(response, "response_txt", None))
+    return said if left and said != EMPTY_RESPONSE else ""
 
 
 def _with(decision: Decision, response: Any, **parts: Any) -> schema.RESPONSE_TYPE:

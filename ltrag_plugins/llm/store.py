@@ -7,6 +7,7 @@ else's. Such a file is refused, having been opened as one that nobody may change
 import os
 import sqlite3
 import tempfile
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -36,6 +37,8 @@ class SQLiteFile:
         """The SQLite file."""
         # by process: SQLite forbids a forked child even to close what its parent opened
         self._idle = defaultdict[int, deque[sqlite3.Connection]](deque)
+        # the last to close a file puts its log into it
+        self._closing = weakref.finalize(self, _close, self._idle)
         with self._explained():
             if not self.path.exists():
                 self._create()
@@ -47,9 +50,7 @@ class SQLiteFile:
 
     def close(self) -> None:
         """Close the file; the next call opens it again."""
-        idle = self._idle[os.getpid()]
-        while idle:
-            idle.pop().close()
+        _close(self._idle)
 
     def __enter__(self) -> Self:
         return self
@@ -93,6 +94,11 @@ class SQLiteFile:
 
     def _create(self) -> None:
         place, name = self.path.parent, self.path.name
+        log = place / f"{name}-wal"
+        # in this order, as a living file is there before its log
+        if log.exists() and log.stat().st_size and not self.path.exists():
+            why = f"{log} was left by a file that was deleted, and would fill the new {self._kind}"
+            raise CacheUnreadable(f"{why}. Delete it too, or choose another path.")
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place, prefix=f".{name}-") as folder:
             made = Path(folder, "new")
@@ -129,3 +135,10 @@ class SQLiteFile:
             why = f"it is of layout {layout}" if mark == self._mark else "it is another SQLite file"
         wrong = f"{self.path} is no {self._kind} of layout {_LAYOUT}: {why}"
         raise CacheUnreadable(f"{wrong}. It was left as it is; choose another path.")
+
+
+def _close(idle: dict[int, deque[sqlite3.Connection]]) -> None:
+    """Close this process's connections that nobody uses."""
+    mine = idle[os.getpid()]
+    while mine:
+        mine.pop().close()

@@ -142,8 +142,10 @@ def _answer(question: Question, settings: SelfRAGSettings, _: None) -> Flow[Self
             trace += replies
             modes.add(mode)
         ranked = sorted(longer, key=lambda one: one.value, reverse=True)
-        distinct = {one.text: one for one in reversed(ranked)}
-        begun = [*reversed(distinct.values())][: settings.beam]
+        distinct = dict[str, _Begun]()
+        for one in ranked:  # the best of those that say the same
+            distinct.setdefault(one.text, one)
+        begun = [*distinct.values()][: settings.beam]
         if all(one.ended for one in begun):
             break
     best, mode = begun[0], next(mode for mode in _MODES if mode in modes)
