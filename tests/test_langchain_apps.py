@@ -145,6 +145,8 @@ async def test_the_draft_has_the_shape_that_the_chain_has(chain, value, expected
     key = "input" if "input" in value else "question"
     router = GECERouter(gate(), chain, question_key=key)
     for given in (*await every_way(router, value), *router.stream(value)):
+        if isinstance(given, dict) and "GECEDraft" in given:  # a graph streams what nodes change
+            given = given["GECEDraft"]
         assert bare(given) == bare(expected)
 
 
