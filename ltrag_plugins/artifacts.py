@@ -10,9 +10,10 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime
+from dis import get_instructions
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -221,7 +222,10 @@ def identity_of(said: Any) -> str:
     if (code := getattr(said, "__code__", None)) is None:
         return name
     given = [*(said.__defaults__ or ()), *(said.__kwdefaults__ or {}).values()]
-    given += [cell.cell_contents for cell in said.__closure__ or ()]
+    counters = {one.argval for one in get_instructions(code) if one.opname == "STORE_DEREF"}
+    for cell_name, cell in zip(code.co_freevars, said.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it holds nothing yet
+            given += [] if cell_name in counters else [cell.cell_contents]
     fixed = [value for value in given if isinstance(value, str | Real | tuple)]
     parts = [_values(fixed)] * bool(fixed) + [_written(code)] * ("<lambda>" in name)
     return f"{name} {hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}" if parts else name
@@ -235,7 +239,7 @@ def _values(given: Any) -> str:
             return float(value)
         return getattr(value, "__qualname__", type(value).__qualname__)
 
-    return json.dumps(given, default=named)
+    return json.dumps(given, default=named, skipkeys=True)
 
 
 def _written(code: CodeType) -> str:

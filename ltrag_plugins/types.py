@@ -19,8 +19,13 @@ class Passage:
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if self.score is not None:  # retrievers give numpy's and torch's numbers
+        if self.score is None:
+            return
+        try:  # retrievers give numpy's and torch's numbers
             object.__setattr__(self, "score", float(self.score))
+        except (TypeError, ValueError) as error:
+            wanted = "a number, larger is better, or None"
+            raise InvalidInput(f"a passage's score is {self.score!r:.40}; give {wanted}") from error
 
 
 @dataclass(frozen=True, slots=True)

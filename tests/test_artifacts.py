@@ -62,6 +62,25 @@ def test_a_function_is_the_same_in_every_process_and_another_where_it_decides_ot
     # what it calls and looks things up in may be mended, as it itself may
     assert identity_of(longer_than(1, how=lambda text: 3)) == identity_of(longer_than(1))
     assert identity_of(Judge().score) == identity_of(Judge().score)
+    # what it counts itself is no setting, and what it will look at later is not there yet
+    counting = counted(5)
+    before = identity_of(counting)
+    assert counting("text") == 1
+    assert identity_of(counting) == before != identity_of(counted(6))
+
+
+def counted(least):
+    calls = 0
+
+    def rule(text):
+        nonlocal calls
+        calls += len(text) < least
+        return calls if calls else later
+
+    before = identity_of(rule)
+    later = least
+    assert identity_of(rule) != before
+    return rule
 
 
 @dataclass(frozen=True, eq=False)

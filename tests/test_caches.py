@@ -267,7 +267,13 @@ def test_what_a_deleted_file_left_beside_it_fills_no_new_one(kind, path):
 
 
 def test_a_process_that_ends_leaves_the_file_alone(tmp_path):
-    code = "from ltrag_plugins.gece.store import DecisionStore\nDecisionStore('s').note('a', 'b')"
+    code = """
+import threading
+from ltrag_plugins.gece.store import DecisionStore
+store = DecisionStore("s")
+store.note("a", "b")
+threading.Thread(target=lambda held: threading.Event().wait(), args=[store], daemon=True).start()
+"""
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     assert os.listdir(tmp_path) == ["s"]
     with DecisionStore(tmp_path / "s") as store:

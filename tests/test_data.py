@@ -129,6 +129,8 @@ def test_passages_may_come_with_a_score_and_metadata_of_any_kind_and_are_told_by
     assert digest_of([plain], "passages") == digest_of([bare], "passages")
     scored = [replace(plain, score=score) for score in (0.5, np.float32(0.5), torch.tensor(0.5))]
     assert {json.dumps(passage.score) for passage in scored} == {"0.5"}
+    with pytest.raises(InvalidInput, match="score is 'high'"):
+        replace(plain, score="high")
     others = [None, 0.25, float("nan")]
     digests = {digest_of([replace(plain, score=score)]) for score in (0.5, *others)}
     assert len(digests) == 4

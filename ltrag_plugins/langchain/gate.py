@@ -499,14 +499,13 @@ class GECERouter(Component):
             except (TypeError, NotImplementedError):
                 if loop is None:
                     raise
-        asked = self.retrieving.ainvoke(value, how, **more)
-        found = asyncio.run_coroutine_threadsafe(_awaitable(asked), loop).result()
+
+        async def asked() -> Any:
+            return await self.retrieving.ainvoke(value, how, **more)
+
+        found = asyncio.run_coroutine_threadsafe(asked(), loop).result()
         self._awaited = True
         return found
-
-
-async def _awaitable(asked: Any) -> Any:
-    return await asked
 
 
 class _Branch(NamedTuple):

@@ -38,7 +38,7 @@ class SQLiteFile:
         # by process: SQLite forbids a forked child even to close what its parent opened
         self._idle = defaultdict[int, deque[sqlite3.Connection]](deque)
         # the last to close a file puts its log into it
-        self._closing = weakref.finalize(self, _close, self._idle)
+        weakref.finalize(self, _close, self._idle)
         with self._explained():
             if not self.path.exists():
                 self._create()
