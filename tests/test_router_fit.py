@@ -238,6 +238,14 @@ def test_a_conversation_is_made_to_stand_alone_for_the_gate_alone():
     assert sum("Rewritten question" in prompt for prompt in prompts) == 40
     assert router.gate.report.direct_accuracy == 0.5
     assert router.invoke(talks[1]).text == "City 1"
+    prompts.clear()
+    own = RunnableLambda(lambda messages: TEXTS[number(messages[0].text)])
+    router = langchain.GECERouter.fit(
+        RunnableLambda(work), llm=FunctionChat(model), questions=talks, settings=SETTINGS,
+        condense=own,
+    )  # fmt: skip
+    assert router.gate.report.direct_accuracy == 0.5
+    assert all(any(text in prompt for text in TEXTS) for prompt in prompts)
 
 
 class Ours(CustomQueryEngine):

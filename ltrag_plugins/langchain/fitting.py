@@ -60,9 +60,10 @@ def fit_from_chain(
     kept = [i for i, output in enumerate(found) if not isinstance(output, Exception)]
     learned = list[Question]()
     for i in kept:
-        example = examples[i][1]  # options and context are a part of the text that the chain gets
-        bare = replace(example, text=alone[i], options=(), context="")
-        learned.append(bare if asked[i].history else example)
+        example = examples[i][1]
+        if render_question(example) != alone[i]:  # it was made to stand alone
+            example = replace(example, text=alone[i], options=(), context="")
+        learned.append(example)
     gate = GECEGate.fit(
         learned,
         llm=llm,
