@@ -5,7 +5,7 @@ import pytest
 from contracts.methods import PASSAGES, Letters
 from sklearn.neighbors import NearestNeighbors
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, ModelError
 from ltrag_plugins.retrieval.dense import DenseRetriever
 from ltrag_plugins.types import Passage
 
@@ -45,3 +45,15 @@ def test_what_cannot_be_searched_is_refused():
             retriever.search(queries, k)
     with pytest.raises(InvalidInput):
         DenseRetriever([], Letters())
+
+
+@pytest.mark.parametrize("broken", ["a pool's text", "tea"])
+def test_vectors_that_are_no_numbers_are_named(broken):
+    class Overflows(Letters):
+        def encode(self, texts):
+            rows = super().encode(texts)
+            rows[[text == broken for text in texts], 2] = np.nan
+            return rows
+
+    with pytest.raises(ModelError, match="encoder gave NaN or infinity"):
+        DenseRetriever([Passage("a pool's text"), Passage("oats")], Overflows()).search(["tea"], 1)

@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Float
 
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, ModelError
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput
+from ltrag_plugins.retrieval.dense import finite_rows
 
 _Vector = Float[np.ndarray, " dim"]
 _Vectors = Float[np.ndarray, "docs dim"]
@@ -35,7 +36,7 @@ class Head:
             sizes = f"{self.weight.shape[1]} numbers, and the encoder gives {vectors.shape[-1]}"
             remedy = "Use its own encoder, or train a head for this one."
             raise ArtifactMismatch(f"this head reads vectors of {sizes}. {remedy}")
-        return _checked(vectors) @ self.weight.T + self.bias
+        return finite_rows(vectors) @ self.weight.T + self.bias
 
     def scores(self, question: _Vector, candidates: _Vectors) -> _Scores:
         """s of each candidate, before the softmax."""
@@ -86,7 +87,7 @@ def initial_head(vectors: _Vectors, settings: DURSettings) -> Head:
     their mean, which b takes out. W maps onto the `dim` directions in which the vectors vary most,
     then others; the scores of different texts have the standard deviation `sharpness`.
     """
-    size, dim = _checked(vectors).shape[1], settings.dim
+    size, dim = finite_rows(vectors).shape[1], settings.dim
     if settings.initial == "random":
         random, bound = np.random.default_rng([settings.seed, 0]), 1 / np.sqrt(size)
         weight = random.uniform(-bound, bound, (dim, size))
@@ -115,10 +116,3 @@ def _scatter(seen: _Vectors) -> float:
         return scatter
     rows = enumerate(seen[:100])
     return max(float(np.abs(np.delete(seen, i, axis=0) @ row).max()) for i, row in rows)
-
-
-def _checked(vectors: _Vectors) -> _Vectors:
-    if not np.isfinite(vectors).all():
-        why = "the encoder gave NaN or infinity for a question or candidate. Check its weights"
-        raise ModelError(f"{why}, and that it was not run in a precision too low for it.")
-    return vectors

@@ -6,7 +6,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Float
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, ModelError
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.retrieval.base import PassagePool
 from ltrag_plugins.types import Passage
@@ -37,5 +37,13 @@ class DenseRetriever(PassagePool):
 
 def unit_rows(rows: Float[np.ndarray, "rows size"]) -> Float[np.ndarray, "rows size"]:
     """Each row at length 1; a row of zeros stays."""
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    lengths = np.linalg.norm(finite_rows(rows), axis=1, keepdims=True)
     return rows / np.where(lengths > 0, lengths, 1)
+
+
+def finite_rows(rows: Float[np.ndarray, "rows size"]) -> Float[np.ndarray, "rows size"]:
+    """The vectors, if they are numbers."""
+    if not np.isfinite(rows).all():
+        why = "the encoder gave NaN or infinity for a text. Check its weights"
+        raise ModelError(f"{why}, and that it was not run in a precision too low for it.")
+    return rows
