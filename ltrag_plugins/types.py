@@ -48,14 +48,15 @@ class GenerationSettings:
     max_tokens: int = 64
     """Most tokens to write, at least 1."""
     stop: tuple[str, ...] = ()
-    """The text ends before the first of these; any sequence of texts, none empty."""
+    """The text ends before the first of these; a text, or any sequence of texts, none empty."""
     temperature: float = 0.0
     """0 takes the likeliest token each time; else what the logits are divided by."""
     seed: int | None = None
     """Makes sampling repeatable where the provider can."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stop", tuple(self.stop))
+        stop: Any = self.stop
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
         if self.max_tokens < 1:
             raise InvalidInput(f"max_tokens is {self.max_tokens}; it must be at least 1.")
         if not 0 <= self.temperature < float("inf"):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ltrag_plugins.errors import InvalidInput, InvalidLogProbability
 from ltrag_plugins.llm.base import AsyncLLM, GradientLLM, ScoringLLM
-from ltrag_plugins.llm.cached import CachedLLM
+from ltrag_plugins.llm.cached import CachedLLM, _key
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Token
 from tests.contracts.llm import LLMContract, ScoringContract
@@ -303,3 +303,16 @@ def test_samples_of_a_prompt_come_in_one_call(path):
     llm = CachedLLM(Letters(), path)
     llm.generate([*["a", "b"] * 20, *["c"] * 40, *["d"] * 100, "e"], SEEDED)
     assert llm.llm.calls == [["a", "b"] * 20, ["c"] * 40, ["d"] * 100, ["e"]]
+
+
+def test_what_a_server_refuses_later_is_remembered_beside_what_it_refused_before(path):
+    model = Letters()
+    for model.refused in ({"temperature"}, {"temperature", "logprobs"}):
+        assert CachedLLM(model, path).refused == model.refused
+    assert CachedLLM(Letters(), path).refused == {"temperature", "logprobs"}
+
+
+def test_what_an_earlier_version_remembered_in_one_row_is_read(path):
+    kept = CachedLLM(Letters(), path)
+    kept._put({_key("refused", "letters"): Generation("logprobs temperature")})
+    assert kept.refused == {"temperature", "logprobs"}

@@ -157,7 +157,7 @@ async def test_our_model_and_our_retriever_together_serve_a_query_engine():
 )
 def test_an_embedding_model_is_an_encoder_with_one_row_per_text_in_order(encoder):
     assert isinstance(encoder, Encoder)
-    assert encoder.name.endswith("Letters:letters")
+    assert "Letters:letters" in encoder.name
     texts = ["abca", "", "cc"] * 10  # more than one of LlamaIndex's batches
     rows = encoder.encode(texts)
     assert rows.dtype == np.float32

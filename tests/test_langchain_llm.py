@@ -1,13 +1,14 @@
 """LangChain's chat models and LLMs as ours: settings, shapes of replies, names, runs."""
 
 import pytest
+from langchain_core.caches import InMemoryCache
 from langchain_core.language_models import FakeListChatModel, FakeListLLM
 from langchain_core.messages import AIMessage
 from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, ModelFailed
 from ltrag_plugins.langchain import LangChainLLM, LtragLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, GenerationSettings, Token
@@ -93,6 +94,16 @@ def test_text_and_log_probabilities_in_the_content_blocks_of_responses_are_read(
         assert llm.generate(["x"]) == [Generation("Paris", tokens)]
 
 
+def test_a_chains_reply_that_is_no_text_is_never_read_as_its_repr():
+    def replying(said):
+        return LangChainLLM(RunnableLambda(lambda _: said), name="chain").generate(["x"])[0].text
+
+    assert replying(["Par", {"type": "text", "text": "is"}]) == "Paris"
+    assert replying(None) == ""
+    with pytest.raises(ModelFailed, match="no message and no text"):
+        replying({"answer": "Paris"})
+
+
 def test_the_name_tells_models_apart_and_keeps_secrets():
     def name(model):
         return LangChainLLM(model).name
@@ -170,3 +181,13 @@ def test_our_model_writes_in_a_chain_and_a_batch_is_one_call():
     assert chain.batch([{"x": "a"}, {"x": "b"}]) == ["READ A", "READ B"]
     assert ours.calls[-1] == ("read a now", "read b now")
     assert LtragLLM(llm=ours).invoke("one two three", max_tokens=1, stop=["E"]) == "ON"
+
+
+async def test_langchains_cache_tells_the_settings_of_our_model_apart():
+    ours, cache = ScriptedLLM(str.upper), InMemoryCache()
+    one, two = (LtragLLM(llm=ours, max_tokens=most, cache=cache) for most in (1, 2))
+    for _ in range(2):
+        written = one.invoke("a b c"), two.invoke("a b c"), one.invoke("a b c", max_tokens=3)
+        assert written == ("A", "A B", "A B C")
+        assert await one.ainvoke("a b c", max_tokens=3, seed=1) == "A B C"
+        assert len(ours.calls) == 4

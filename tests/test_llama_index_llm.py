@@ -3,10 +3,12 @@
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from llama_index.core.base.llms.types import CompletionResponse, LogProb
+from llama_index.core.base.llms.types import ChatResponse, CompletionResponse, LogProb, TextBlock
 from llama_index.core.llms import ChatMessage, MockLLM
+from llama_index.core.llms.callbacks import llm_chat_callback
 from llama_index.llms.openai import OpenAI
 from llama_index.llms.openai_like import OpenAILike
 
@@ -31,6 +33,18 @@ def test_the_likeliest_tokens_count_only_where_they_spell_the_very_answer():
     assert tokens_of(logprobs=[[jane, mary], [austen]]) is None
     assert tokens_of(logprobs=[[], []]) is None
     assert tokens_of(raw=object()) is None
+
+
+def test_a_reply_in_several_blocks_is_one_text():
+    class Blocks(FunctionLLM):
+        @llm_chat_callback()
+        def chat(self, messages, **kwargs):
+            said = ChatMessage(blocks=[TextBlock(text=text) for text in self.function("")])
+            return ChatResponse(message=said)
+
+    for blocks, text in ((["Jane", " Austen"], "Jane Austen"), ([], "")):
+        llm = LlamaIndexLLM(Blocks(lambda _, blocks=blocks: blocks, is_chat_model=True))
+        assert llm.generate(["Who wrote Emma?"])[0].text == text
 
 
 def test_settings_go_with_the_call_and_nothing_stays_on_the_callers_model():
@@ -94,6 +108,21 @@ async def test_a_model_without_async_of_its_own_is_asked_one_by_one_and_off_the_
     one, two = await asyncio.gather(llm.agenerate(["a", "b"]), llm.agenerate(["c"]))
     assert [g.text for g in one + two] == ["A", "B", "C"]
     assert model.blocked_the_loop == []
+
+
+async def test_the_time_of_a_blocking_call_begins_when_it_has_a_thread():
+    class Timed(FunctionLLM):
+        timeout: float = 0.3
+        max_retries: int = 0
+
+    llm = LlamaIndexLLM(Timed(lambda prompt: time.sleep(float(prompt)) or "yes"))
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    busy = asyncio.create_task(asyncio.to_thread(time.sleep, 0.8))
+    await asyncio.sleep(0)
+    assert (await llm.agenerate(["0"]))[0].text == "yes"
+    assert busy.done()
+    with pytest.raises(ModelFailed, match=r"within 0\.3 s"):
+        await llm.agenerate(["0.8"])
 
 
 async def test_after_a_failure_the_other_calls_are_cancelled():

@@ -205,9 +205,10 @@ def test_llama_indexs_own_settings_are_the_defaults(monkeypatch, tmp_path):
     assert SGICCalibrator()._calibrator.llm.name == LlamaIndexLLM().name
     assert str(as_query_engine("direct").query("Emma?")).startswith("text text")
     plain = DURReranker(untrained="encoder", top_n=1)
-    assert plain.ranker.encoder.name == "MockEmbedding:mock"
+    assert plain.ranker.encoder.name.startswith("MockEmbedding:mock")
     plain.save(tmp_path)
-    assert DURReranker.from_pretrained(tmp_path).ranker.encoder.name == "MockEmbedding:mock"
+    again = DURReranker.from_pretrained(tmp_path)
+    assert again.ranker.encoder.name == plain.ranker.encoder.name
 
 
 def test_messages_say_what_a_llama_index_user_does():

@@ -143,9 +143,22 @@ def test_a_character_of_several_tokens_is_put_together():
     assert [token.text for token in told.tokens] == ["", "🙂", "!"]
 
 
-def test_a_reply_without_content_is_an_empty_text():
-    with serving(lambda _: chat(None)) as server:
-        assert model(server).generate(["?"])[0].text == ""
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"content": None}, ""),
+        ({}, ""),
+        ({"content": []}, ""),
+        ({"content": ["Par", {"type": "text", "text": "is"}]}, "Paris"),
+        ({"content": [{"type": "reasoning", "text": "hm"}, {"type": "text"}]}, ""),
+    ],
+    ids=str,
+)
+def test_content_is_a_text_or_blocks_of_text_or_none(message, text):
+    reply = chat(None)
+    reply["choices"][0]["message"] = {"role": "assistant", **message}
+    with serving(lambda _: reply) as server:
+        assert model(server).generate(["?"])[0].text == text
 
 
 def test_a_passing_failure_is_repeated():
@@ -173,7 +186,10 @@ def test_a_passing_failure_is_repeated():
 async def test_a_failure_names_the_model_and_the_remedy_and_hides_the_key(reply, remedy, cause):
     with serving(lambda _: reply) as server:
         llm = model(server)
-        for failing in (lambda: asyncio.to_thread(llm.generate, ["?"]), lambda: llm.agenerate("?")):
+        for failing in (
+            lambda: asyncio.to_thread(llm.generate, ["?"]),
+            lambda: llm.agenerate(["?"]),
+        ):
             with pytest.raises(ModelFailed, match=remedy) as caught:
                 await failing()
             assert llm.name in str(caught.value)
@@ -194,14 +210,16 @@ def test_clients_of_ones_own_are_used_and_not_changed():
     with serving(speller) as server:
         settings = {"base_url": server.base_url, "api_key": "of the client", "max_retries": 0}
         client = openai.OpenAI(**settings, default_headers={"X-Mine": "sync"})
-        async_client = openai.AsyncOpenAI(**settings, default_headers={"X-Mine": "async"})
+        own = {"default_headers": {"X-Mine": "async"}, "default_query": {"mine": "1"}}
+        async_client = openai.AsyncOpenAI(**settings, **own)
         llm = OpenAICompatibleLLM("m", client=client, async_client=async_client)
         llm.generate(["?"])
         asyncio.run(llm.agenerate(["?"]))
         OpenAICompatibleLLM("m", async_client=async_client).generate(["?"])
         asyncio.run(OpenAICompatibleLLM("m", client=client).agenerate(["?"]))
     said = [headers.get("X-Mine") for headers in server.headers]
-    assert said == ["sync", "async", None, "sync"]  # a client of one's own may be of any class
+    assert said == ["sync", "async", "async", "sync"]
+    assert [path.endswith("?mine=1") for path in server.paths] == [False, True, True, False]
     assert {headers["Authorization"] for headers in server.headers} == {"Bearer of the client"}
 
 
@@ -257,6 +275,27 @@ def test_an_azure_client_answers_on_an_event_loop_as_itself():
         llm = OpenAICompatibleLLM("m", client=client)
         assert asyncio.run(llm.agenerate(["ab"]))[0].text == llm.generate(["ab"])[0].text == "ba"
     assert {headers.get("api-key") for headers in server.headers} == {"azure's"}
+
+
+async def fetched_key() -> str:
+    return KEY
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda url: openai.AsyncAzureOpenAI(base_url=url, api_version="2026-01-01", api_key=KEY),
+        lambda url: openai.AsyncOpenAI(base_url=url, api_key=fetched_key),
+    ],
+    ids=["azure", "fetched key"],
+)
+def test_an_async_client_that_has_no_sync_twin_answers_on_an_event_loop_alone(build):
+    with serving(speller) as server:
+        llm = OpenAICompatibleLLM("m", async_client=build(server.base_url))
+        assert asyncio.run(llm.agenerate(["ab"]))[0].text == "ba"
+        with pytest.raises(InvalidInput, match=r"Async\w*OpenAI; pass client= too"):
+            llm.generate(["ab"])
+    assert len(server.asked) == 1
 
 
 def test_what_a_server_refuses_is_not_sent():

@@ -1,5 +1,5 @@
-"""A server of a reasoning model, which answers 400 to log-probabilities and a temperature: gate and
-calibrator read texts by themselves, and say so once."""
+"""A server of a reasoning model, which answers 400 to log-probabilities, a temperature and stop
+strings: gate and calibrator read texts by themselves, and say so once."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ from ltrag_plugins.llm.openai_format import refused_setting
 from ltrag_plugins.sgic.calibrator import Calibration, Calibrator
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
-from ltrag_plugins.types import Passage, Question
+from ltrag_plugins.types import GenerationSettings, Passage, Question
 
 ASKED, FACT = "Who wrote Emma?", "Emma is a novel by Jane Austen."
 
@@ -43,7 +43,7 @@ class Reasoning:
         self.refusals: list[str] = []
 
     def __call__(self, sent):
-        for name in ("logprobs", "top_logprobs", "temperature"):
+        for name in ("logprobs", "top_logprobs", "temperature", "stop"):
             if sent.get(name) is not None:
                 self.refusals.append(name)
                 message = f"Unsupported parameter: '{name}' is not supported with this model."
@@ -78,6 +78,24 @@ def test_a_gate_reads_texts_by_itself_and_says_so_once(client, server, caplog):
     assert sorted(text.split(";")[0] for text in said) == sorted({*server.refusals})
 
 
+@pytest.mark.parametrize("client", CLIENTS)
+def test_where_stop_strings_are_refused_the_text_is_cut_here(client, server):
+    llm, cut = CLIENTS[client](server.url), GenerationSettings(stop=(" Austen",))
+    [written], [awaited] = llm.generate([ASKED], cut), asyncio.run(llm.agenerate([ASKED], cut))
+    assert written.text == awaited.text == "Jane"
+    assert server.refusals.count("stop") == 1
+
+
+def refusal(text: str) -> openai.BadRequestError:
+    reply = Response(400, request=Request("POST", "http://127.0.0.1"))
+    return openai.BadRequestError(text, response=reply, body=None)
+
+
+def test_stop_is_a_setting_only_where_it_is_quoted():
+    assert refused_setting(refusal("'stop' is not supported"), "a model", ()) == "stop"
+    assert refused_setting(refusal("the prompt 'do not stop' is too long"), "a model", ()) is None
+
+
 def answered(kind: str, url: str):
     """The calibrators of one kind over this server, and how each answers from the fact."""
     if kind == "langchain":
@@ -103,8 +121,6 @@ def answered(kind: str, url: str):
 
 
 def test_threads_that_are_refused_at_once_say_so_once():
-    reply = Response(400, request=Request("POST", "http://127.0.0.1"))
-    refusal = openai.BadRequestError("no temperature here", response=reply, body=None)
     start, told = Barrier(8), []
 
     class Slow(logging.Handler):
@@ -114,7 +130,9 @@ def test_threads_that_are_refused_at_once_say_so_once():
 
     def refused(_: int) -> str | None:
         start.wait()
-        return refused_setting(refusal, "a model that is named here alone", ())
+        return refused_setting(
+            refusal("no temperature here"), "a model that is named here alone", ()
+        )
 
     logger, slow = logging.getLogger(refused_setting.__module__), Slow()
     logger.addHandler(slow)

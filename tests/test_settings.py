@@ -93,11 +93,16 @@ def test_numbers_of_other_libraries_become_pythons_own():
         ({"temperature": -1.0}, "temperature is -1.0"),
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"stop": [""]}, "stop string is empty"),
+        ({"stop": ""}, "stop string is empty"),
     ],
 )
 def test_generation_settings_out_of_range_are_refused(settings, why):
     with pytest.raises(InvalidInput, match=why):
         GenerationSettings(**settings)
+
+
+def test_a_single_text_is_one_stop_string():
+    assert GenerationSettings(stop="end") == GenerationSettings(stop=["end"])  # type: ignore[arg-type]
 
 
 def test_the_message_names_what_came_and_what_is_taken():

@@ -2,14 +2,17 @@
 
 import pytest
 from client_parts import CLIENTS
-from langchain_openai import ChatOpenAI
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from llama_index.core.embeddings import MockEmbedding
 from openai_server import completion, serving
 
 from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.evaluate import Cell, evaluate
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate, GECESettings
+from ltrag_plugins.langchain import LangChainEncoder
 from ltrag_plugins.langchain.model import model_of
+from ltrag_plugins.llama_index import LlamaIndexEncoder
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.sgic.calibrator import Calibration, ScoreScale
@@ -103,3 +106,40 @@ def test_an_address_from_the_environment_is_part_of_a_models_name(variable, monk
         monkeypatch.setenv(variable, f"http://127.0.0.1:{port}/v1")
         names.add(model_of(ChatOpenAI(model="m")).name)
     assert len({plain, *names}) == 3
+
+
+class Embedding(MockEmbedding):
+    """Declares what LlamaIndex's embedding models of servers do."""
+
+    embed_dim: int = 3
+    api_base: str = "https://api.openai.com/v1"
+
+
+def embeddings(**fields):
+    return LangChainEncoder(OpenAIEmbeddings(**{"model": "m", "api_key": "k"} | fields)).name
+
+
+def embedding(**fields):
+    return LlamaIndexEncoder(Embedding(**{"model_name": "m", "embed_dim": 3} | fields)).name
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "other", "same"),
+    [
+        (embeddings, "base_url", {"dimensions": 9}, {"timeout": 3, "chunk_size": 7}),
+        (embedding, "api_base", {"embed_dim": 9}, {"num_workers": 3, "embed_batch_size": 7}),
+    ],
+)
+def test_an_encoders_name_turns_on_the_address_and_on_no_connection(name, address, other, same):
+    plain, url = name(), "http://a/v1"
+    assert plain.endswith("s:m" if name is embeddings else "Embedding:m")
+    assert (
+        len({plain, name(**{address: url}), name(**{address: "http://b/v1"}), name(**other)}) == 4
+    )
+    assert name(**{address: url}, **same) == name(**{address: url})
+
+
+def test_an_encoders_address_from_the_environment_counts_as_one_that_was_given(monkeypatch):
+    given = embeddings(base_url="http://a/v1")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://a/v1/")
+    assert embeddings() == given

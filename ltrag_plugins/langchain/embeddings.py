@@ -9,7 +9,7 @@ from langchain_core.embeddings import Embeddings
 from ltrag_plugins.errors import checked
 from ltrag_plugins.flow import wrap_provider_errors
 from ltrag_plugins.langchain.model import model_name
-from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.llm.base import Encoder, encoder_name
 
 
 @final
@@ -42,8 +42,9 @@ class LangChainEncoder:
 
     @property
     def name(self) -> str:
-        """Class and model name of the embeddings."""
-        return f"langchain:{type(self._embeddings).__name__}:{model_name(self._embeddings)}"
+        """Class, model name, and a digest of what else can change the vectors (address, ...)."""
+        name = f"langchain:{type(self._embeddings).__name__}:{model_name(self._embeddings)}"
+        return encoder_name(self._embeddings, name)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """One row per text, float32, shape (texts, dim); no texts, shape (0, 0).

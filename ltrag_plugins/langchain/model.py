@@ -7,12 +7,10 @@ Another way is a function like it::
         pipeline_kwargs={"max_new_tokens": asked.max_tokens, "do_sample": False}))
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, TypeVar, final
+from typing import Any, Self, TypeVar, final
 
 from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM
 from langchain_core.messages import AIMessage, BaseMessage
@@ -22,13 +20,19 @@ from langchain_core.prompt_values import StringPromptValue
 from langchain_core.runnables import Runnable, RunnableConfig, ensure_config
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import set_config_context
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PrivateAttr
 
-from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.errors import InvalidInput, ModelFailed, checked
 from ltrag_plugins.flow import Flow, OwnedPrompt, World, arun, ask, run, run_many
-from ltrag_plugins.llm.base import LLM, changes_answers, fixed_arguments
+from ltrag_plugins.llm.base import LLM, changes_answers, fixed_arguments, fixed_digest
 from ltrag_plugins.llm.concurrency import RequestLLM, seconds_of
-from ltrag_plugins.llm.openai_format import generation_of, logprobs_in, logprobs_of, usage_of
+from ltrag_plugins.llm.openai_format import (
+    generation_of,
+    logprobs_in,
+    logprobs_of,
+    text_in,
+    usage_of,
+)
 from ltrag_plugins.types import Generation, GenerationSettings
 
 _Model = Runnable[Any, Any]
@@ -65,10 +69,8 @@ def _identity(model: Runnable[Any, Any]) -> str:
     address = str(getattr(getattr(inner, "root_client", None), "base_url", ""))
     if address.rstrip("/") not in {*map(_bare, parameters.values()), "", _OPENAI}:
         parameters["address"] = address
-    # a value without a JSON form counts by its type alone: its repr may hold a memory address
-    readable = json.dumps(parameters, sort_keys=True, default=lambda value: type(value).__name__)
-    digest = hashlib.sha256(readable.encode()).hexdigest()[:12]
-    return ":".join(filter(None, ("langchain", type(inner).__name__, model_name(inner), digest)))
+    told = ("langchain", type(inner).__name__, model_name(inner), fixed_digest(parameters))
+    return ":".join(filter(None, told))
 
 
 def _bare(value: object) -> str:
@@ -91,10 +93,14 @@ def _generation_of(reply: Any, usage: Any, model: str, asked: GenerationSettings
         text, info = str(reply.text), reply.response_metadata
         usage = reply.usage_metadata if isinstance(reply, AIMessage) else None
         logprobs = info.get("logprobs") or logprobs_in(reply.content)
-    else:
-        generated = isinstance(reply, LangChainGeneration)
-        text, info = (reply.text, reply.generation_info or {}) if generated else (str(reply), {})
+    elif isinstance(reply, LangChainGeneration):
+        text, info = reply.text, reply.generation_info or {}
         logprobs = info.get("logprobs")
+    else:
+        text, info, logprobs = text_in(reply), {}, None
+    if text is None:
+        gave = f"{model} gave {reply!r:.60}, which is no message and no text"
+        raise ModelFailed(f"{gave}; let the chain end in its chat model, or in StrOutputParser().")
     reason = next(filter(None, map(info.get, _REASONS)), None)
     return generation_of(text, logprobs, usage, reason, model, asked)
 
@@ -225,7 +231,8 @@ class LangChainLLM(RequestLLM):
         tops = None if "logprobs" in refused else tops
         temperature = None if "temperature" in refused else asked.temperature
         model = self._ready(AskSettings(asked.max_tokens, temperature, asked.seed, tops))
-        configs, stop = _configs(prompts), {"stop": [*asked.stop]} if asked.stop else {}
+        stop = {"stop": [*asked.stop]} if asked.stop and "stop" not in refused else {}
+        configs = _configs(prompts)
         if not isinstance(model, BaseLLM):
             return getattr(model, f"{way}batch")([*map(str, prompts)], configs, **stop)
         # `BaseLLM.batch` returns bare strings; the call below it keeps the log-probabilities
@@ -272,6 +279,9 @@ def own_call(config: RunnableConfig | None) -> RunnableConfig:
     return {**(config or {}), "tags": [*((config or {}).get("tags") or ()), "nostream", "ltrag"]}
 
 
+_CALL_SETTINGS = ("max_tokens", "temperature", "seed")
+
+
 class LtragLLM(BaseLLM):
     """Our `LLM` (`TransformersLLM`, `CachedLLM`, ...) as a LangChain LLM; it wraps prompts in its
     chat template itself. A call (or `bind`) takes `max_tokens`, `temperature`, `seed` and `stop`.
@@ -281,6 +291,7 @@ class LtragLLM(BaseLLM):
     """The model; keyword, as all fields."""
     max_tokens: int = 64
     """Most tokens to write, unless a call says."""
+    _asked: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -290,7 +301,26 @@ class LtragLLM(BaseLLM):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        return {"model_name": self.llm.name}
+        return {"model_name": self.llm.name, "max_tokens": self.max_tokens, **self._asked}
+
+    def generate(
+        self, prompts: list[str], stop: _Stop = None, callbacks: Any = None, **kwargs: Any
+    ) -> LLMResult:
+        """As LangChain's own, whose cache would not tell the settings of calls apart."""
+        return super(LtragLLM, self._with(kwargs)).generate(prompts, stop, callbacks, **kwargs)
+
+    async def agenerate(
+        self, prompts: list[str], stop: _Stop = None, callbacks: Any = None, **kwargs: Any
+    ) -> LLMResult:
+        """As `generate`."""
+        asked = super(LtragLLM, self._with(kwargs)).agenerate(prompts, stop, callbacks, **kwargs)
+        return await asked
+
+    def _with(self, kwargs: dict[str, Any]) -> Self:
+        """A copy that identifies itself by the settings of a call too."""
+        copy = self.model_copy()
+        copy._asked = {name: kwargs[name] for name in _CALL_SETTINGS if name in kwargs}
+        return copy
 
     def _generate(
         self, prompts: list[str], stop: _Stop = None, run_manager: Any = None, **kwargs: Any
@@ -305,7 +335,7 @@ class LtragLLM(BaseLLM):
     def _asking(
         self, prompts: list[str], stop: _Stop, kwargs: dict[str, Any]
     ) -> Flow[list[Generation]]:
-        if unknown := sorted(set(kwargs) - {"max_tokens", "temperature", "seed"}):
+        if unknown := sorted(set(kwargs) - set(_CALL_SETTINGS)):
             takes = "it takes max_tokens, temperature, stop, seed."
             raise InvalidInput(f"LtragLLM was called with {unknown}; {takes}")
         return ask(*prompts, **{"max_tokens": self.max_tokens, "stop": stop or (), **kwargs})

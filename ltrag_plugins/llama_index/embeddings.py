@@ -11,7 +11,7 @@ from pydantic import PrivateAttr
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import wrap_provider_errors
-from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.llm.base import Encoder, encoder_name
 
 _CALLS = {f"{a}get_text_embedding{s}" for a in ("_", "_a") for s in ("", "s")}
 
@@ -59,8 +59,9 @@ class LlamaIndexEncoder:
 
     @property
     def name(self) -> str:
-        """The class and model name."""
-        return f"{type(self._embedding).__name__}:{self._embedding.model_name}"
+        """Class, model name, and a digest of what else can change the vectors (address, ...)."""
+        name = f"{type(self._embedding).__name__}:{self._embedding.model_name}"
+        return encoder_name(self._embedding, name)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """One row per text, float32; shape (0, 0) for no texts.

@@ -2,8 +2,6 @@
 from `response.raw`, else from `response.logprobs` where its likeliest tokens join to the text.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Literal
 
@@ -16,7 +14,7 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, World, arun, ask, run
-from ltrag_plugins.llm.base import LLM, fixed_arguments
+from ltrag_plugins.llm.base import LLM, fixed_arguments, fixed_digest
 from ltrag_plugins.llm.concurrency import RequestLLM, inherits, seconds_of
 from ltrag_plugins.llm.openai_format import (
     field_of,
@@ -31,13 +29,13 @@ _Response = CompletionResponse | ChatResponse
 
 
 def _generation_of(response: _Response, model: str, settings: GenerationSettings) -> Generation:
-    said = response.message.content if isinstance(response, ChatResponse) else response.text
-    text, choices = said or "", field_of(response.raw, "choices")
+    text, choices = getattr(response, "text", ""), field_of(response.raw, "choices")
+    if isinstance(response, ChatResponse):  # whose own `content` has a line for each block
+        blocks = response.message.blocks
+        text = "".join(block.text for block in blocks if isinstance(block, types.TextBlock))
     choice = choices[0] if choices else response.raw
-    blocks = [
-        b for o in field_of(response.raw, "output") or () for b in field_of(o, "content") or ()
-    ]
-    logprobs = field_of(choice, "logprobs") or logprobs_in(blocks)
+    contents = [field_of(one, "content") or () for one in field_of(response.raw, "output") or ()]
+    logprobs = field_of(choice, "logprobs") or logprobs_in([b for some in contents for b in some])
     logprobs = _likeliest(response, text) if logprobs is None else logprobs
     usage = field_of(response.raw, "usage") or response.additional_kwargs
     reason = field_of(choice, "finish_reason") or field_of(choice, "stop_reason")
@@ -83,7 +81,7 @@ class LlamaIndexLLM(RequestLLM):
         keywords: our setting -> the LLM's keyword; settings left out stay as the LLM has them.
             Anthropic wants `{"max_tokens": "max_tokens", "stop": "stop_sequences"}`.
         logprobs: asks for token probabilities: "auto" where the LLM has fields for them (OpenAI,
-            OpenAILike, Vllm); True, or the number of likely tokens at each position, sends
+            OpenAILike); True, or the number of likely tokens at each position, sends
             `logprobs=` to other LLMs too; None does not ask.
         name: give one where class and model name do not tell two of your LLMs apart; equal names
             must mean equal answers.
@@ -128,8 +126,7 @@ class LlamaIndexLLM(RequestLLM):
         sent = {"model", "model_name", *self._keywords.values()}
         sent |= set() if self._logprobs is None else {"logprobs", "top_logprobs"}
         if fixed := fixed_arguments(self._llm, without=sent):
-            readable = json.dumps(fixed, sort_keys=True, default=lambda value: type(value).__name__)
-            parts.append(f"fixed={hashlib.sha256(readable.encode()).hexdigest()[:12]}")
+            parts.append(f"fixed={fixed_digest(fixed)}")
         return ":".join(parts)
 
     def _ask(

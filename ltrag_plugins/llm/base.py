@@ -1,5 +1,7 @@
 """What models can do; a component names the least it needs, and any object that does it will do."""
 
+import hashlib
+import json
 import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from ltrag_plugins.errors import InvalidLogProbability
+from ltrag_plugins.errors import InvalidInput, InvalidLogProbability
 from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Token
 
 Direction = Mapping[str, np.ndarray]
@@ -103,17 +105,49 @@ def fixed_arguments(model: object, without: Container[str] = ()) -> dict[str, An
     return found
 
 
+def fixed_digest(fixed: Mapping[str, Any]) -> str:
+    """Twelve digits that tell these arguments from others. A value without a JSON form counts by
+    its type alone: its repr may hold a memory address."""
+    readable = json.dumps(fixed, sort_keys=True, default=lambda value: type(value).__name__)
+    return hashlib.sha256(readable.encode()).hexdigest()[:12]
+
+
+def encoder_name(embeddings: object, name: str) -> str:
+    """`name`, and a digest of what else a framework's embeddings were given that changes vectors
+    (address, dimensions, ...), where there is any."""
+    # an address that came from the environment is in no field
+    asked = getattr(getattr(embeddings, "client", None), "_client", None)
+    address = str(getattr(asked, "base_url", "")).rstrip("/")
+    fixed: dict[str, Any] = {} if address in ("", _OPENAI) else {"address": address}
+    for argument, value in fixed_arguments(embeddings, without=_NOT_OF_VECTORS).items():
+        if isinstance(value, Mapping):
+            kept = (key for key in value if key not in _NOT_OF_VECTORS and changes_answers(key))
+            value = {key: value[key] for key in kept}
+        if value and str(value).rstrip("/") != address:
+            fixed[argument] = value
+    return f"{name}:fixed={fixed_digest(fixed)}" if fixed else name
+
+
 def changes_answers(argument: str) -> bool:
     """False for what a client is given for its connection alone, by name: keys, time-outs, ..."""
     return not _CONNECTION.search(argument)
 
 
 _OPENAI = "https://api.openai.com/v1"
+_NOT_OF_VECTORS = {"model", "model_name", "chunk_size", "num_workers", "show_progress"}
+_NOT_OF_VECTORS |= {"show_progress_bar", "multi_process", "device"}
 _CONNECTION = re.compile(
     "stream|time_?out|retr(y|ies)|callback|cache|verbose|^tags$|metadata|profile|headers|client|"
     "proxy|key$|token$|secret|password|organization|project|concurrency|rate_limit|batch|"
     "tokenizer|tiktoken|context_window|num_output|function_calling|structured|output_version|^name$|^i$"
 )  # `i`: where LangChain's fakes count their replies
+
+
+def checked_prompts(prompts: Sequence[str]) -> Sequence[str]:
+    """The prompts themselves, unless they are a single text, of which each letter would be one."""
+    if not isinstance(prompts, str):
+        return prompts
+    raise InvalidInput(f"the prompts are a single text, {prompts!r:.60}; give a list: [prompt].")
 
 
 def checked_token(token: Token, model: str) -> Token:

@@ -17,7 +17,16 @@ import numpy as np
 from jaxtyping import Float32
 
 from ltrag_plugins.errors import CacheUnreadable, InvalidInput, ModelError
-from ltrag_plugins.llm.base import LLM, AsyncLLM, Encoder, GradientLLM, ScoringLLM, checked_token
+from ltrag_plugins.llm.base import (
+    LLM,
+    AsyncLLM,
+    Encoder,
+    GradientLLM,
+    ScoringLLM,
+    checked_prompts,
+    checked_token,
+)
+from ltrag_plugins.llm.openai_format import REFUSABLE
 from ltrag_plugins.llm.store import SQLiteFile
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
@@ -129,11 +138,12 @@ class CachedLLM(_Kept):
     @property
     def refused(self) -> Set[str]:
         """What the model's server refuses (see `RequestLLM`), in this run or the one before."""
-        key, now = _key("refused", self.name), getattr(self.llm, "refused", frozenset())
+        now = getattr(self.llm, "refused", frozenset())
         if now:
-            self._put({key: Generation(" ".join(sorted(now)))})
-        kept = self._get([key]).get(key)
-        return {*now, *(kept.text.split() if kept else ())}
+            self._put({_key("refused", self.name, one): Generation(one) for one in now})
+        keys = [_key("refused", self.name)]  # of earlier versions: one row for all
+        kept = self._get(keys + [_key("refused", self.name, one) for one in REFUSABLE])
+        return {*now, *(setting for row in kept.values() for setting in row.text.split())}
 
     def generate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
@@ -176,7 +186,7 @@ class CachedLLM(_Kept):
 
     def _score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
         """As the model's own, or as it was the first time; raises what `generate` raises."""
-        if len(prompts) != len(continuations):
+        if len(checked_prompts(prompts)) != len(continuations):
             why = f"{len(prompts)} prompts came with {len(continuations)} continuations"
             raise InvalidInput(f"{why}; score() takes one continuation for each prompt.")
         pairs = list(zip(prompts, continuations, strict=True))
@@ -255,7 +265,7 @@ class CachedLLM(_Kept):
 def _keys(name: str, prompts: Sequence[str], settings: GenerationSettings) -> list[bytes]:
     how = (settings.max_tokens, list(settings.stop), float(settings.temperature), settings.seed)
     seen, keys = Counter[str](), list[bytes]()
-    for prompt in prompts:
+    for prompt in checked_prompts(prompts):
         keys.append(_key("generate", name, prompt, *how, seen[prompt]))
         seen[prompt] += settings.temperature > 0
     return keys

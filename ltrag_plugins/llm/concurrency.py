@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from ltrag_plugins import errors
 from ltrag_plugins.errors import InvalidInput, LtragError, ModelUnavailable
+from ltrag_plugins.llm.base import checked_prompts
 from ltrag_plugins.llm.openai_format import refused_setting
 from ltrag_plugins.types import Generation, GenerationSettings
 
@@ -194,7 +195,9 @@ class RequestLLM(ABC):
                 start, refused, stale = perf_counter(), {*self.refused}, [*range(self._at_most)]
                 while i not in found:
                     with self._judged(i, found, refused, done, stale):
-                        async with asyncio.timeout(self._limit(parts[i])):
+                        # a thread times its call itself, which waits for the thread first
+                        limit = None if self._blocking else self._limit(parts[i])
+                        async with asyncio.timeout(limit):
                             found[i] = await (
                                 asyncio.to_thread(blocking, parts[i], refused)
                                 if self._blocking
@@ -226,6 +229,7 @@ class RequestLLM(ABC):
         return answer.result(limit)
 
     def _parts(self, prompts: Sequence[str]) -> list[Sequence[str]]:
+        prompts = checked_prompts(prompts)
         return [[prompt] for prompt in prompts] if self.one_by_one or not prompts else [prompts]
 
     @contextmanager

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed, missing_extra
 from ltrag_plugins.llm.concurrency import RequestLLM
-from ltrag_plugins.llm.openai_format import generation_of
+from ltrag_plugins.llm.openai_format import generation_of, text_in
 from ltrag_plugins.types import Generation, GenerationSettings
 
 try:
@@ -32,8 +32,8 @@ class OpenAICompatibleLLM(RequestLLM):
     Where the server sends log-probabilities the generations have tokens, else None. Each prompt is
     a request; those that fail for a passing reason (connection, 408, 409, 429, 5xx) are repeated.
     A refused key, or 20 failures in a row, raise `ModelUnavailable`, which ends a run. A
-    temperature, log-probabilities or alternatives that the server refuses are left out from then
-    on. The API key stands in no name, repr or error.
+    temperature, log-probabilities, alternatives or stop strings that the server refuses are left
+    out from then on (and the text is cut here). The API key stands in no name, repr or error.
 
     Args:
         model: the model's name on the server.
@@ -49,7 +49,8 @@ class OpenAICompatibleLLM(RequestLLM):
         client: used in place of `base_url`, `api_key`, `timeout`, `max_retries`; an `OpenAI`, or
             of a class that is one, such as `AzureOpenAI`. It is yours to close.
         async_client: the same for `agenerate`, on one event loop. Without it a `client` of yours
-            answers `agenerate` in threads.
+            answers `agenerate` in threads. An `AsyncOpenAI` alone serves `generate` too; one of
+            another class, such as `AsyncAzureOpenAI`, needs a `client` beside it for that.
 
     Raises:
         InvalidInput: a setting is out of range, or there is no API key.
@@ -80,8 +81,9 @@ class OpenAICompatibleLLM(RequestLLM):
         self.logprobs, self.top_logprobs = logprobs, top_logprobs
         super().__init__(max_concurrency)
         self._blocking = client is not None and async_client is None
+        self._async_only = client is None and async_client is not None and not _plain(async_client)
         if client is None and async_client is not None:
-            client = OpenAI(**_like(async_client))
+            client = OpenAI(**{**_like(async_client), "api_key": async_client.api_key or _NO_KEY})
         if client is None:
             own_server = base_url is not None or os.environ.get("OPENAI_BASE_URL")
             if own_server and api_key is None and not os.environ.get("OPENAI_API_KEY"):
@@ -114,6 +116,9 @@ class OpenAICompatibleLLM(RequestLLM):
     def _ask(
         self, prompts: Sequence[str], settings: GenerationSettings, refused: Set[str]
     ) -> list[Generation]:
+        if self._async_only:
+            why = f"a sync client cannot be made from your {type(self._async_client).__name__}"
+            raise InvalidInput(f"{self.name}: {why}; pass client= too, or await agenerate().")
         ends, limit, body = monotonic() + self._seconds, dict[str, float](), bytearray()
         request = self._request(prompts[0], settings, refused)
         for tried in count():
@@ -230,7 +235,9 @@ class OpenAICompatibleLLM(RequestLLM):
         except (ValueError, RecursionError) as error:
             reply, cause = None, error
         match reply:
-            case {"choices": [{"message": {"content": str() | None as text}} as choice, *_]}:
+            case {"choices": [{"message": {**message}} as choice, *_]} if (
+                text := text_in(message.get("content"))
+            ) is not None:
                 pass
             case {"choices": [{"text": str() as text} as choice, *_]}:
                 pass
@@ -241,7 +248,7 @@ class OpenAICompatibleLLM(RequestLLM):
                 ) from cause
         logprobs = choice.get("logprobs") if self.logprobs else None
         usage, reason = reply.get("usage"), choice.get("finish_reason")
-        return generation_of(text or "", logprobs, usage, reason, self.name, settings)
+        return generation_of(text, logprobs, usage, reason, self.name, settings)
 
     def _named(self, error: Exception) -> Exception:
         if isinstance(error, openai.APITimeoutError):
@@ -295,7 +302,13 @@ async def _closing() -> AsyncGenerator[list[AsyncOpenAI]]:
             await client.close()
 
 
+def _plain(client: AsyncOpenAI) -> bool:
+    """False for one that says in its own way who asks: Azure's, or one that fetches its key."""
+    return type(client) is AsyncOpenAI and client._api_key_provider is None
+
+
 def _like(client: OpenAI | AsyncOpenAI) -> dict[str, Any]:
     """Arguments for a client of the other kind."""
     names = ("api_key", "base_url", "timeout", "max_retries", "organization", "project")
-    return {name: getattr(client, name) for name in names}
+    own = {"default_headers": client._custom_headers, "default_query": client._custom_query}
+    return own | {name: getattr(client, name) for name in names}

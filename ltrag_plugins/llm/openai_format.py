@@ -9,6 +9,7 @@
 import codecs
 import logging
 import math
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,9 @@ from typing import Any
 from ltrag_plugins.errors import ModelFailed
 from ltrag_plugins.llm.base import checked_token, stopped
 from ltrag_plugins.types import Generation, GenerationSettings, Token
+
+REFUSABLE = ("top_logprobs", "logprobs", "temperature", "stop")
+"""Settings that some servers refuse; the first contains the second."""
 
 
 def generation_of(
@@ -74,11 +78,20 @@ def usage_of(generations: Sequence[Generation]) -> dict[str, int]:
     return used | ({"total_tokens": sum(used.values())} if len(used) == 2 else {})
 
 
+def text_in(content: object) -> str | None:
+    """The text of a message's content, or of its text blocks; None where it is neither."""
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else "" if content is None else None
+    blocks = (b for b in content if isinstance(b, str) or field_of(b, "type") in _TEXT_BLOCKS)
+    texts = (block if isinstance(block, str) else field_of(block, "text") for block in blocks)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
 def logprobs_in(content: object) -> list[Any] | None:
     """The log-probabilities of Responses-style content, which stand in its text blocks."""
     found: list[Any] = []
     for block in content if isinstance(content, list) else ():
-        if field_of(block, "type") in ("text", "output_text"):
+        if field_of(block, "type") in _TEXT_BLOCKS:
             extras = field_of(block, "extras")
             found += field_of(block, "logprobs") or field_of(extras, "logprobs") or []
     return found or None
@@ -87,8 +100,9 @@ def logprobs_in(content: object) -> list[Any] | None:
 def refused_setting(error: Exception, model: str, known: Container[str]) -> str | None:
     """The setting that a server's refusal names, beyond those `known`; it is logged once."""
     said = str(error) if getattr(error, "status_code", None) in (400, 403, 422) else ""
-    for name in _REFUSABLE:
-        if name in said and name not in known:
+    for name in REFUSABLE:
+        word = r"['\"]stop['\"]" if name == "stop" else name  # unquoted it may be any text's
+        if name not in known and re.search(word, said):
             with _ONE_AT_A_TIME:  # threads that come at once would each find it unsaid
                 _say_once(model, name)
             return name
@@ -107,7 +121,7 @@ def field_of(value: Any, name: str) -> Any:
 
 _ONE_AT_A_TIME = Lock()
 _log = logging.getLogger(__name__)
-_REFUSABLE = ("top_logprobs", "logprobs", "temperature")  # the first contains the second
+_TEXT_BLOCKS = ("text", "output_text")  # others hold what was thought, calls of tools, ...
 _LONGEST = 100  # characters a token, far above any text's
 _LEAST_BOUND = 1000  # tokens; some models know no max_tokens
 _COUNTS = ("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens")

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from ltrag_plugins.errors import InvalidInput, PromptTooLong, missing_extra
+from ltrag_plugins.llm.base import checked_prompts
 
 try:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -95,7 +96,7 @@ class Prompting:
 
     def scored(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Scored]:
         """Prompts and continuations, cut into tokens apart from each other."""
-        if len(prompts) != len(continuations):
+        if len(checked_prompts(prompts)) != len(continuations):
             why = f"{len(prompts)} prompts, but {len(continuations)} continuations"
             raise InvalidInput(f"{why}; give one continuation for each prompt.")
         known = {prompt: self.ids(prompt) for prompt in dict.fromkeys(prompts)}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, final
 
 from ltrag_plugins.errors import ModelError
-from ltrag_plugins.llm.base import checked_token, stopped
+from ltrag_plugins.llm.base import checked_prompts, checked_token, stopped
 from ltrag_plugins.types import Generation, GenerationSettings
 
 _Script = Callable[[str], str | Generation] | Callable[[str], Awaitable[str | Generation]]
@@ -45,7 +45,7 @@ class ScriptedLLM:
         """One generation per prompt; temperature and seed are the function's own affair. An async
         function raises `ModelError` where this thread runs an event loop."""
         if not self._is_async:
-            self.calls.append(tuple(prompts))
+            self.calls.append(tuple(checked_prompts(prompts)))
             return [self._read(prompt, self._function(prompt), settings) for prompt in prompts]
         with suppress(RuntimeError):
             asyncio.get_running_loop()
@@ -65,7 +65,7 @@ class ScriptedLLM:
             written: Any = self._function(prompt)
             return self._read(prompt, await written, settings)
 
-        self.calls.append(tuple(prompts))
+        self.calls.append(tuple(checked_prompts(prompts)))
         return list(await asyncio.gather(*map(one, prompts)))
 
     def __repr__(self) -> str:

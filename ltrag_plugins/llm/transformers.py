@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ltrag_plugins.errors import InvalidInput, missing_extra
-from ltrag_plugins.llm.base import Direction, stopped
+from ltrag_plugins.llm.base import Direction, checked_prompts, stopped
 from ltrag_plugins.llm.engine import PlainEngine, TreeEngine, best_engine
 from ltrag_plugins.llm.gradients import gradient_agreement, mean_gradient, token_batches
 from ltrag_plugins.llm.loading import fingerprint, load_model
@@ -118,6 +118,7 @@ class TransformersLLM:
         raised where a prompt and `max_tokens` exceed what the model reads."""
         # with a seed or without sampling the same prompt has the same answer: written once
         alike = settings.temperature == 0 or settings.seed is not None
+        prompts = checked_prompts(prompts)
         once = list(dict.fromkeys(prompts)) if alike else list(prompts)
         sequences, texts = [self.prompting.ids(prompt) for prompt in once], list[_Text]()
         for prompt, ids in zip(once, sequences, strict=True):

@@ -11,11 +11,13 @@ A model that reports no token probabilities, that cannot be seeded, or that coun
 passes too: what it does not claim is not asked of it, except where `gives_tokens` says so.
 """
 
+import asyncio
 import math
 
 import pytest
 
-from ltrag_plugins.llm.base import LLM, ScoringLLM
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.llm.base import LLM, AsyncLLM, ScoringLLM
 from ltrag_plugins.types import Generation, GenerationSettings
 
 PROMPTS = (
@@ -65,6 +67,16 @@ class LLMContract:
             assert_well_formed(generation)
             assert generation.tokens is not None or not self.gives_tokens
         assert llm.generate([]) == []
+
+    def test_a_single_text_is_no_list_of_prompts(self, llm):
+        with pytest.raises(InvalidInput, match=r"give a list: \[prompt\]"):
+            llm.generate("one")
+        if isinstance(llm, AsyncLLM):
+            with pytest.raises(InvalidInput, match="give a list"):
+                asyncio.run(llm.agenerate("one"))
+        if isinstance(llm, ScoringLLM):
+            with pytest.raises(InvalidInput, match="give a list"):
+                llm.score("one", ["t", "w", "o"])
 
     def test_the_order_of_the_prompts_is_kept(self, llm):
         def texts(prompts):
