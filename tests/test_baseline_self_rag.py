@@ -146,6 +146,30 @@ def test_an_answer_of_several_segments_is_the_best_of_a_beam_by_its_segments_mea
     assert len(answer.trace) <= most
 
 
+def test_of_passages_that_give_one_answer_the_best_stands_and_another_answer_keeps_its_place():
+    letter = Passage("Jane wrote a letter.", title="A letter")
+    llm = says(
+        ("so far", "no"),
+        ("look something up", "yes"),
+        ("letter.\n\nQuestion: Who wrote Emma?\nAnswer: Jane", yes(0.3)),
+        ("Austen.\n\nQuestion: Who wrote Emma?\nAnswer: Jane", yes(0.9)),
+        (f"Answer: {GEORGE}\nDoes", yes(0.2)),
+        ("Is this a useful", "yes"),
+        ("\n\nQuestion: Who wrote Emma?\nDoes", yes(0.5)),
+        (f"Answer: {GEORGE}", GEORGE),
+        (f"Answer: {JANE_WROTE}", JANE_WROTE),
+        ("Middlemarch.\n\nAnswer", GEORGE),
+        ("\n\nAnswer", JANE_WROTE),
+    )
+    shelf = {QUESTION: [letter, EMMA, ELIOT]}
+    answer = ask("self-rag", QUESTION, llm, shelf, beam=2, **LONG)
+    assert (answer.text, answer.passages) == (JANE_WROTE, (EMMA,))
+    [(_, relevant, support, _)] = answer.critiques
+    assert (relevant, support) == pytest.approx((0.5, 0.9))
+    gone_on = [p for p in llm.prompts if "Answer so far" in p]
+    assert [GEORGE in prompt for prompt in gone_on] == [False, True]
+
+
 def test_what_is_no_whole_sentence_or_nothing_new_ends_an_answer():
     llm = says(("look something up", "no"), ("Answer: Jane wrote it.", "Jane wrote it."),
                ("Answer:", "Jane wrote it. And"))  # fmt: skip

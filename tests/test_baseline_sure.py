@@ -95,6 +95,7 @@ AUTHORS = ["Jane Austen", "George Eliot"]
         ("J. K. Rowling\nA. A. Milne", 2, ["J. K. Rowling", "A. A. Milne"]),
         ("12.5 km\n1815", 2, ["12.5 km", "1815"]),
         ("1.\n2.\n", 2, ["1", "2"]),
+        ("-2\n- 2\n- -5", 3, ["-2", "2", "-5"]),  # a sign is no bullet
         ("Emma\nBath\nemma", 2, ["Emma", "Bath"]),
         ("\n\n", 2, []),
         # only the next number of a list begins another candidate

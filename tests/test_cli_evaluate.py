@@ -175,7 +175,8 @@ def test_a_model_that_fails_is_told_by_the_exit_code_and_the_run_goes_on(evaluat
     with openai_server(failing) as (url, _):
         result = evaluated("--methods", "direct", url=url, code=1)
     assert "failed: direct: 1 of 10" in result.stdout
-    assert [bool(r.error) for r in RunFolder(tmp_path).records("direct")].count(True) == 1
+    [error] = [r.error for r in RunFolder(tmp_path).records("direct") if r.error]
+    assert f"ltrag: direct failed on 1 of 10 questions, first: {error}\n" in result.stderr
 
 
 def test_a_run_that_is_stopped_says_that_the_same_command_goes_on(files, tmp_path):

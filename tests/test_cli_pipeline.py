@@ -61,6 +61,11 @@ def test_one_question_is_answered_with_what_was_kept(fitted, files, model):
         assert len(told["passages"]) == 1
 
 
+def test_a_pipeline_that_searches_names_the_option_before_a_model_is_loaded(fitted):
+    asked = ("answer", fitted[1], "--model", "openai:none@http://localhost:9", "--question", "who?")
+    assert "give --passages" in wrong_usage(ltrag(*asked))
+
+
 def test_wrong_usage_is_one_line_before_anything_is_asked(files, tmp_path):
     questions, pool = files
     told = ("fit", questions, "--passages", pool, "--out", tmp_path / "rag")

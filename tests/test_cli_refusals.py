@@ -282,6 +282,20 @@ def test_a_gate_that_is_not_there_is_refused_at_once(place, methods):
     assert not (place / "run").exists()
 
 
+def test_gates_of_one_name_are_refused_at_once(place):
+    for folder in ("a/gate", "b/gate", "eq2"):
+        (place / folder).mkdir(parents=True)
+        (place / folder / "gate.json").write_text("{}")
+    told = ("--methods", "single", "--labelled", place / "others.jsonl", "--gate")
+    for first, second in (
+        ("fit", "fit"),
+        ("fit", place / "a/gate"),
+        (place / "a/gate", place / "b/gate"),
+    ):
+        refused(evaluated(place, *told, f"{first},{second}"), "two gates make a row single+gate;")
+    refused(evaluated(place, *told, place / "eq2"), "eq2 is the name of --gate paper")
+
+
 @pytest.mark.parametrize("methods", ["dur", "direct", "all"])
 def test_a_head_that_is_not_there_is_refused_at_once(place, methods):
     told = ("--methods", methods, "--encoder", place / "empty", "--set", f"head={place / 'nohead'}")

@@ -62,6 +62,14 @@ def test_an_unfinished_run_is_reported_and_said_to_be(tmp_path):
     assert "the run is not finished: ircot" in result.stderr
 
 
+def test_a_script_that_the_font_of_the_pictures_lacks_is_no_warning(tmp_path):
+    records = cells()
+    records["single+漢"] = records.pop("single+gate")
+    result = ltrag("report", run_folder(tmp_path / "run", records))
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith("ltrag: the page has ")
+
+
 @pytest.mark.parametrize(("more", "said"), [
     (["{run}", "--compare", "nobody"], "no row 'nobody'"),
     (["{run}", "--out", "{place}"], "it is a folder"),

@@ -178,6 +178,8 @@ def test_calibration_by_a_batch_needs_one_set_of_options():
 
 
 NONE = ("no", "none", "no one")
+SIGNED = ("2", "-2")
+CS = ("C#", "C", "C++")
 
 
 @pytest.mark.parametrize(
@@ -202,6 +204,35 @@ NONE = ("no", "none", "no one")
         ("A bird", NONE, None, "A bird"),  # an article, no letter
         ("a", NONE, None, "no"),
         ("", NONE, None, ""),
+        # letters between marks
+        ("**B**", NONE, None, "none"),
+        ('"B"', NONE, None, "none"),
+        ("'b'", NONE, None, "none"),
+        ("“B”.", NONE, None, "none"),
+        ("[B]", NONE, None, "none"),
+        ("_B_", NONE, None, "none"),
+        ("**(B)**", NONE, None, "none"),
+        ("**B.** never", NONE, None, "none"),
+        ("**B**: never", NONE, None, "none"),
+        ("**Answer:** **B**", NONE, None, "none"),
+        ("The answer is **B**.", NONE, " The answer is", "none"),
+        ("A's", NONE, None, "A's"),
+        ("**B**", ("*", "+"), None, "+"),
+        # characters tell apart what words do not
+        *((said, SIGNED, None, "2") for said in ("2", "2.", "**2**", "+2", "Answer: 2", "A. 2")),
+        *((said, SIGNED, None, "-2") for said in ("-2", "−2", "**-2**", "(-2)", "-2, as 0 - 2")),
+        *((said, SIGNED, None, "-2") for said in ("B) -2", "The answer is -2", "**Answer:** -2")),
+        ("$-2$.", SIGNED, " The answer is", "-2"),
+        *((said, CS, None, "C") for said in ("C", "c", "C is older", '"C"', "The answer is C")),
+        *(
+            (said, CS, None, "C++")
+            for said in ("C++", "c++ is", "**C++**", "C) C++", "Answer: C++")
+        ),
+        ("C#.", CS, " The answer is", "C#"),
+        ("aA", ("AA", "Aa", "aA", "aa"), None, "aA"),
+        ("p.", ("p", "p."), " The answer is", "p."),
+        ("<= is right", ("<", "<="), None, "<="),
+        ("St Louis", ("St", "St. Louis"), None, "St. Louis"),  # more words go before characters
         # the words of an option go before letters
         ("A", ("B", "A"), None, "A"),
         ("I do not know", tuple("123456789"), None, "I do not know"),

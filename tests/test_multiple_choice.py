@@ -78,6 +78,21 @@ def test_direct_and_shots_score_the_same_reply_alike(tmp_path):
     assert found == dict.fromkeys(names, ("120", 1.0))
 
 
+def test_of_options_that_read_alike_the_very_one_is_right(tmp_path):
+    exact, cells = ("em", "contains", "accuracy"), [Cell(METHODS["direct"])]
+    signed = replace(INDEX, answers=("2",), options=("2", "-2"))
+    for reply, right in (("A", 1.0), ("-2", 0.0), ("-2, of course", 0.0), ("B", 0.0)):
+        how = {"out": tmp_path / reply, "metrics": exact}
+        [[one]] = evaluate([signed], cells, asking(reply), **how).values()
+        assert one.scores == dict.fromkeys(exact, right), reply
+
+
+def test_a_reply_that_is_no_option_is_scored_by_its_words(tmp_path):
+    how = {"out": tmp_path, "metrics": ["em", "contains"]}
+    [[one]] = evaluate([INDEX], [Cell(METHODS["direct"])], asking("It is 120"), **how).values()
+    assert one.scores == {"em": 0.0, "contains": 1.0}
+
+
 def test_the_draft_of_a_gate_is_read_as_the_answers_behind_it_are(tmp_path):
     cell = Cell(METHODS["single"], gate=Refusing(), gate_name="refusing")
     assert recorded(tmp_path, cell) == {"single+refusing": ("120", 1.0)}

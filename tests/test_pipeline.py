@@ -266,6 +266,7 @@ def test_wrong_inputs_are_named_before_anything_is_asked():
         (InvalidInput, "target_accuracy", {"target_accuracy": 2}),
         (InvalidInput, "retriever", {"retriever": object()}),
         (InvalidInput, "llm", {"llm": object()}),
+        (InvalidInput, "above 0.025, or give more", {"settings": settings(held_out=0.01)}),
     ):
         with pytest.raises(error, match=name):
             fitted(house, **given)
@@ -285,6 +286,11 @@ def test_a_folder_that_does_not_fit_is_refused(tmp_path):
         LongTailRAG.load(tmp_path, llm=house.llm(), encoder=Letters())
     with pytest.raises(InvalidInput, match="encoder"):
         LongTailRAG.load(tmp_path, llm=house.llm(), retriever=house)
+    Calibration(SGICSettings(), ScoreScale("product")).save(
+        tmp_path / "calibration", llm=house.llm()
+    )
+    with pytest.raises(UnreadableArtifact, match="calibration/ is not the one of this fit"):
+        LongTailRAG.load(tmp_path, **parts)
     looks = Calibration(SGICSettings(rounds=1, cut_to=1, source="encoder"), ScoreScale("product"))
     replace(rag, ranker=None, gate=None, retrieves="always", calibration=looks).save(tmp_path)
     assert json.loads((tmp_path / "longtail.json").read_text())["encoder"] == Letters().name

@@ -5,6 +5,7 @@ import json
 import re
 from base64 import b64encode
 from dataclasses import asdict, replace
+from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
@@ -283,6 +284,14 @@ def test_json_in_a_script_is_the_same_value_and_cannot_end_the_script(value):
 
 def test_what_cannot_be_seen_is_shown_by_its_number():
     assert visible("a\u202eb\x00c\u2066 é 漢") == "a[U+202E]b[U+0000]c[U+2066] é 漢"
+    assert visible("\ud83d \ufffe\uffff 😀") == "[U+D83D] [U+FFFE][U+FFFF] 😀"
+
+
+def test_the_scripts_of_the_page_show_the_same_characters_by_their_number():
+    script = (files("ltrag_plugins.report") / "assets/elements.js").read_text(encoding="utf-8")
+    [unseen] = re.findall(r"UNSEEN = /(.*)/u;", script)
+    every = [chr(i) for i in range(0x11000)]
+    assert [c for c in every if re.fullmatch(unseen, c)] == [c for c in every if visible(c) != c]
 
 
 class TestPictures:

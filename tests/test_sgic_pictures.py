@@ -1,5 +1,8 @@
 """The pictures of a run show its figures."""
 
+from dataclasses import replace
+from xml.etree import ElementTree
+
 import matplotlib as mpl
 import numpy as np
 import pytest
@@ -29,6 +32,16 @@ def test_each_picture_is_written_where_it_was_wanted(suffix, tmp_path):
     for path in paths:
         assert path.read_bytes().startswith(starts[suffix])
     assert len({path.read_bytes() for path in paths}) == 5
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_a_character_that_no_picture_can_hold_is_shown_by_its_number(suffix, tmp_path):
+    odd = "\x00 \ud83d \ufffe"
+    paths = picture([replace(one, question=odd) for one in RUN], tmp_path, "paths", suffix)
+    attention = attention_picture({odd: [0.5]}, [True], tmp_path / f"attention.{suffix}")
+    for path in (paths, attention) if suffix == "svg" else ():
+        ElementTree.parse(path)
+        assert "[U+0000] [U+D83D] [U+FFFE]" in path.read_text(encoding="utf-8")
 
 
 def coloured(path, colour: str) -> np.ndarray:

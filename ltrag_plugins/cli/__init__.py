@@ -2,6 +2,7 @@
 for an error with one line on stderr, 2 wrong usage, 130 interrupted."""
 
 import logging
+import warnings
 from typing import Annotated, Any
 
 from ltrag_plugins.errors import LtragError, missing_extra
@@ -66,6 +67,9 @@ def _main(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Errors with their traceback.")] = False,
 ) -> None:
+    ctx.with_resource(warnings.catch_warnings())
+    # of a script that the pictures' font lacks: the boxes in the picture say so
+    warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)
     log, notes = logging.getLogger("ltrag_plugins"), logging.Handler(logging.WARNING)
     notes.emit = lambda record: say(f"note: {record.getMessage()}")  # above a bar, and wrapped
     log.addHandler(notes)

@@ -95,7 +95,7 @@ def _evaluate(
     from ltrag_plugins.evaluate.folder import RunFolder
     from ltrag_plugins.evaluate.gating import RunGate, check_names, gated_cells
     from ltrag_plugins.evaluate.run import check_asked, check_begun
-    from ltrag_plugins.evaluate.spec import metrics_named
+    from ltrag_plugins.evaluate.spec import EQ2, metrics_named
     from ltrag_plugins.flow import World
 
     # what cannot end well is refused before a model is loaded
@@ -121,6 +121,8 @@ def _evaluate(
         if one.is_saved and not (saved := Path(one.spec).expanduser()).is_dir():
             takes = "--gate takes fit, paper, or a folder of 'ltrag gate fit'"
             raise InvalidInput(f"{takes}; there is no folder {saved}")
+        if one.is_saved and one.name.partition(":")[0] == EQ2:
+            raise InvalidInput(f"{EQ2} is the name of --gate paper; name the folder otherwise")
         if one.is_saved:
             options.noted("gate", Path(one.spec).expanduser())
     every = read_questions(questions, require_answers=True)
@@ -133,6 +135,10 @@ def _evaluate(
     outline = World(_LATER, _LATER if run.recorded or pool else None, vectors)
     alone = _alone(named, outline, others, recorded=bool(run.recorded))
     names = [cell.name for cell in gated_cells(alone, gatings, run.seeds)]
+    for name in names:
+        if names.count(name) > 1:
+            remedy = "give each gate once, and their folders names of their own"
+            raise InvalidInput(f"two gates make a row {name}; {remedy}")
     if run.compare is not None and run.compare not in names:
         raise InvalidInput(f"compare={run.compare} is no row; there will be {', '.join(names)}")
     folder, load = RunFolder(out.expanduser()), partial(_world, model, encoder, run, pool)
@@ -179,6 +185,9 @@ def _evaluate(
             records = evaluate(found, cells, world, out=folder, on_record=on_record, **how, **same)
     summary = summarize(records, compared=run.compare)
     io.say(f"the records are in {out}")
+    for name, some in records.items():
+        if errors := [" ".join(one.error.split()) for one in some if one.error]:
+            io.say(f"{name} failed on {len(errors)} of {len(some)} questions, first: {errors[0]}")
     io.show(summary, as_data)
     if not as_data and any(one.paper for one in gatings):
         io.show(_READS_ANSWERS)

@@ -74,11 +74,14 @@ def _answer(
 
     [dim]ltrag answer rag/ --passages pool.jsonl.gz --question "who wrote Emma?"[/]
     """
+    from ltrag_plugins.artifacts import json_object
     from ltrag_plugins.evaluate import LongTailRAG
     from ltrag_plugins.retrieval.bm25 import BM25Retriever
 
     model, encoder = options.noted("longtail", folder, model, encoder)
     pool = options.pool_of(passages, ())
+    if not pool and json_object(folder / "longtail.json").get("retrieves") != "never":
+        raise typer.BadParameter("this pipeline searches; give --passages")
     parts: dict[str, Any] = {"retriever": BM25Retriever(pool, engine="auto") if pool else None}
     llm, vectors = options.load_llm(model, cache=cache), options.load_encoder(encoder)
     rag = LongTailRAG.load(folder, llm=llm, encoder=vectors, **parts)

@@ -19,7 +19,13 @@ from jaxtyping import Bool, Int
 from ltrag_plugins.data import digest_of
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.train import DURTrainer
-from ltrag_plugins.errors import CalibrationError, LtragError, NoTokenProbabilities, require
+from ltrag_plugins.errors import (
+    CalibrationError,
+    InvalidInput,
+    LtragError,
+    NoTokenProbabilities,
+    require,
+)
 from ltrag_plugins.evaluate.choice import Goal, Trials, Way
 from ltrag_plugins.evaluate.pipeline import LongTailAnswer, LongTailRAG, LongTailSettings
 from ltrag_plugins.evaluate.records import Record
@@ -134,6 +140,7 @@ def fit(
     labels.check_world(world)
     given = [Question(one) if isinstance(one, str) else one for one in questions]
     labels.check_labelled(given, answers=False)
+    _check_held_out(len(given), settings.held_out)
     llm = cast("LLM", world.llm)
     with _cached(llm) as cached:
         bench = _Bench(replace(world, llm=cached), settings, judge, observers, batch)
@@ -172,6 +179,7 @@ def _fitted(
         base = plain
         asked = _answered(bench, given, plain, base)
         untried["calibrator"] = f"the model gives no token probabilities ({error})"
+    _check_held_out(len(asked.questions), settings.held_out)
     train, judged = asked.split(settings.held_out, settings.seed)
     labelled = [i for i in train if not asked.stands_in[i]]
     on_stage("fitting the gate")
@@ -241,6 +249,15 @@ def _answered(
     known = [replace(q, answers=(a.text.strip(),)) if s else q for q, a, s in rows]
     right, own = (bench.right(known, some, stands_in) for some in (answers, direct_ones))
     return _Asked(questions, known, np.array(stands_in), answers, 2 * right + own)
+
+
+def _check_held_out(questions: int, held_out: float) -> None:
+    """Refuse a split that may leave no question to judge on: each of four strata is rounded."""
+    if held_out * questions <= 2:
+        told = f"held_out={held_out:g} of {questions} questions leaves too few to judge on"
+        raise InvalidInput(
+            f"{told}; set held_out above {2 / questions:.2g}, or give more questions"
+        )
 
 
 def _gate(

@@ -198,9 +198,13 @@ class LongTailRAG:
         path, world = Path(folder), World(llm=llm, retriever=retriever, encoder=encoder)
         remedy = "Fit it again: LongTailRAG.fit(...).save(folder), or 'ltrag fit'."
         with artifacts.reading(f"{path} holds no readable pipeline", remedy):
-            known: Any = {"parts": (*_SAVED, "llm", "kept", "encoder"), "optional": ("data",)}
-            saved, _ = artifacts.read(path, "longtail", kinds=_KINDS, format=_FORMAT, **known)
+            known: Any = {"kinds": _KINDS, "format": _FORMAT, "optional": ("data", "hashes")}
+            parts = (*_SAVED, "llm", "kept", "encoder")
+            saved, _ = artifacts.read(path, "longtail", parts=parts, **known)
             name, kept, reads = (saved.pop(one) for one in ("llm", "kept", "encoder"))
+            for part, written in saved.pop("hashes", {}).items():
+                if artifacts.content_hash(path / _FILES[part].parent, _FILES[part].name) != written:
+                    raise ValueError(f"{_FILES[part].parent}/ is not the one of this fit")
         if name != llm.name:
             both = f"the pipeline in {path} was fitted with {name!r}, not {llm.name!r}"
             raise ArtifactMismatch(f"{both}; pass that model, or fit one for this one")
@@ -235,6 +239,8 @@ class LongTailRAG:
         parts["settings"] = replace(self.settings, ranking=ranking)
         kept = [n for n in ("gate", "ranker", "calibration") if getattr(self, n) is not None]
         parts |= {"llm": llm.name, "kept": kept, "data": self.data}
+        files = ((part, _FILES[part]) for part in kept)
+        parts["hashes"] = {p: artifacts.content_hash(path / f.parent, f.name) for p, f in files}
         parts["encoder"] = getattr(self._encoder, "name", None)
         artifacts.write(path, "longtail", parts, format=_FORMAT)
 
@@ -325,6 +331,11 @@ def _plainly(
 
 
 _SAVED = ("settings", "retrieves", "refusal", "report")
+_FILES = {
+    "gate": Path("gate/gate"),
+    "ranker": Path("head/dur"),
+    "calibration": Path("calibration/sgic"),
+}
 _KINDS = (
     LongTailSettings,
     GECESettings,

@@ -21,7 +21,7 @@ from ltrag_plugins.errors import (
 )
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.records import Record
-from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, Cell, metrics_named
+from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, METRICS, Cell, metrics_named
 from ltrag_plugins.flow import Flow, Request, Step, World, run_many
 from ltrag_plugins.gece.decision import Decision, decided
 from ltrag_plugins.llm.cached import CachedLLM
@@ -144,11 +144,11 @@ class Work:
         self, question: Question, outcome: tuple[Answer, Decision | None], cost: Cost, trace: Any
     ) -> Record:
         answer, decision = outcome
-        metrics, first, rounds = metrics_named(self.metrics), self.metrics[0], None
-        scores = {name: float(m(answer.text, question.answers)) for name, m in metrics.items()}
+        first, rounds = self.metrics[0], None
+        scores = {name: _score(name, answer.text, question) for name in self.metrics}
 
-        def quality(text: str, answers: Sequence[str]) -> float:
-            score = float(metrics[first](picked(Answer(text), question.options).text, answers))
+        def quality(text: str, _: Sequence[str]) -> float:
+            score = _score(first, picked(Answer(text), question.options).text, question)
             return 1 - score if first in LOWER_IS_BETTER else score
 
         if isinstance(answer, SGICAnswer) and answer.calibrated is not None:
@@ -157,6 +157,15 @@ class Work:
             rounds = as_record(one)
         told = {"scores": scores, "trace": trace, "rounds": rounds}
         return Record.of(question, answer, decision, cost, **told)
+
+
+def _score(metric: str, text: str, question: Question) -> float:
+    """A measure of an answer; of an option that was picked, whether it is the accepted one, and not
+    one that only reads alike ("2" and "-2")."""
+    accepted = set(question.options) & set(question.answers)
+    if accepted and text in question.options and metric in ("em", "contains", "accuracy"):
+        return float(text in accepted)
+    return float(METRICS[metric](text, question.answers))
 
 
 Job = tuple[Work, Sequence[Question]]

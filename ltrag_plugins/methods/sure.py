@@ -42,8 +42,9 @@ _BETTER_PROMPT = (
     "Which summary tells more that helps to answer the question? Reply 1 or 2.\nReply:"
 )
 
-# not "J. K. Rowling" and not "12.5 km": letters need a bracket, numbers a space behind
-_LISTED = re.compile(r"^\s*(?:[-*•]+\s*|\(?\d{1,2}[.):]\s+|\(?[a-zA-Z]\)\s*)")
+# not "J. K. Rowling" and not "12.5 km": letters need a bracket, numbers a space behind; a sign
+# is no bullet
+_LISTED = re.compile(r"^\s*(?:(?!-\d)[-*•]+\s*|\(?\d{1,2}[.):]\s+|\(?[a-zA-Z]\)\s*)")
 _LETTERED = re.compile(r"[,;]?\s+(?=\((?:\d{1,2}|[a-zA-Z])\)\s)|(?<=:)\s+(?=1[.)]\s)")
 _NUMBERED = re.compile(r"\s*(\d{1,2})([.):])\s+")
 

@@ -4,9 +4,15 @@ import re
 from collections.abc import Sequence
 
 from ltrag_plugins.metrics.answer import accuracy
+from ltrag_plugins.tokenize import words
 
+# what may stand before an option: marks that open something, and a lead-in
+_BEFORE = r"""(?:[\s"'“”‘*_`(\[{$]|(?i:(?:the\s+)?answer(?:\s+is)?\b:?))*"""
 # a letter that names an option, and no article or pronoun: it stands alone or before a mark
-_LETTER = re.compile(r"\W*(?:(?:the\s+)?answer(?:\s+is)?\W+)?([a-z])(?:[).:]|\s*$)", re.IGNORECASE)
+_LETTER = re.compile(
+    r"""[\W_]*(?:(?:the\s+)?answer(?:\s+is)?[\W_]+)?([a-z])(?:[).:\]}"”’*_`]|'(?!\w)|\s*$)""",
+    re.IGNORECASE,
+)
 
 
 def read_reply(
@@ -19,16 +25,34 @@ def read_reply(
         said, lead = reply.strip(), lead.strip()
         if lead and said.lower().startswith(lead.lower()):
             said = said[len(lead) :].strip()
-        said = said.removesuffix(".").strip()
-    for option in sorted(options, key=len, reverse=True):
-        if accuracy(said, [option]):
-            return option
-    for i, option in enumerate(options):
-        if accuracy(said, [f"{chr(ord('A') + i)} {option}"]):
-            return option
+    lettered = [f"{chr(ord('A') + i)} {option}" for i, option in enumerate(options)]
+    forms = zip((*options, *lettered), (*options, *options), strict=True)
+    if begun := [(form, option) for form, option in forms if _begins(said, form)]:
+        return max(begun, key=lambda one: _likeness(said, one[0]))[1]
     letter = _LETTER.match(said)
     place = ord(letter[1].upper()) - ord("A") if letter else len(options)
-    return options[place] if place < len(options) else said
+    if place < len(options):
+        return options[place]
+    return said if lead is None else said.removesuffix(".").strip()
+
+
+def _begins(said: str, option: str) -> bool:
+    return bool(accuracy(said, [option]) or (not words(option) and _as_is(said, option)))
+
+
+def _likeness(said: str, option: str) -> tuple[int, int, int]:
+    """Orders options that a reply begins with: most words first, then those that words alone do not
+    tell apart ("2" and "-2", "C" and "C++") by the characters as they stand."""
+    as_is = _as_is(said, option)
+    return len(words(option)), as_is, len(option) if as_is else -len(option)
+
+
+def _as_is(said: str, option: str) -> int:
+    """2 if a reply begins with the very characters of an option, 1 but for upper case, else 0."""
+    said, option = (text.replace("\N{MINUS SIGN}", "-") for text in (said, option.strip()))
+    end = r"\w" if words(option) else r"\S"  # of "**B**" no option is "*"
+    pattern = rf"{_BEFORE}{re.escape(option)}(?!{end})"
+    return sum(bool(re.match(pattern, said, how)) for how in (0, re.IGNORECASE))
 
 
 MARKER = "So the answer is"

@@ -4,12 +4,16 @@ import json
 import re
 from typing import Any
 
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_HIDDEN = re.compile(  # the same as UNSEEN in assets/elements.js
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+    "\ud800-\udfff\ufffe\uffff]"
+)
 _IN_SCRIPT = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 
 
 def visible(text: str) -> str:
-    """The text with what cannot be seen, or turns the reading order, by its number: ``U+202E``."""
+    """The text with what cannot be seen or drawn, or turns the reading order, by its number:
+    ``[U+202E]``."""
     return _HIDDEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
 
 

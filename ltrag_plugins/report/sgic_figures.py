@@ -55,7 +55,7 @@ def attention_picture(
         bars = place.bar(numbers, values, color=colours)
         labels = [f"{v:.1%}" if helps else "" for v, helps in zip(values, relevant, strict=True)]
         place.bar_label(bars, labels, color=plots.INK, padding=2)
-        place.set_title(name)
+        place.set_title(visible(name))
         plots.as_percent(place.yaxis)
         place.margins(y=0.2)
     axes[-1].set(xticks=numbers, xlabel="document")
@@ -135,7 +135,7 @@ def _paths(run: _Answers) -> plots.Figure:
             place.scatter(rounds, there, color=colour, marker=marker, s=55, zorder=2)
         chosen = [one.answer.round], [one.answer.score]
         place.scatter(*chosen, s=150, facecolors="none", edgecolors=plots.INK, zorder=3)
-        lines = textwrap.wrap(one.question, 30, max_lines=2, placeholder=" …")
+        lines = textwrap.wrap(visible(one.question), 30, max_lines=2, placeholder=" …")
         place.set_title("\n".join(lines), fontsize=8)
         plots.count_axis(place, "", 0, max(len(one.right) for one in found) - 1)
     for place in axes[len(found) :]:

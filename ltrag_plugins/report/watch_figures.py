@@ -11,6 +11,7 @@ from ltrag_plugins.gece.learning import stored_monitor
 from ltrag_plugins.gece.monitor import LATEST, WINDOW, Monitor, Watched, estimated
 from ltrag_plugins.gece.store import DecisionStore
 from ltrag_plugins.metrics.calibration import wilson_interval
+from ltrag_plugins.report.escaping import visible
 from ltrag_plugins.report.plots import (
     BLUE,
     ORANGE,
@@ -56,7 +57,7 @@ def watch_page(
     texts = [(assets / name).read_text(encoding="utf-8") for name in ("watch.html", "page.css")]
     rows = [line.split("  ", 1) for line in str(found).splitlines()[1:]]  # the state is the heading
     content = environment.from_string(texts[0]).render(
-        name=store.path.name,
+        name=visible(store.path.name),
         state=found.state,
         rows=[(name, value.strip()) for name, value in rows],
         style=Markup(texts[1]),

@@ -1,6 +1,6 @@
 // Elements made of text alone: nothing from the data is ever read as HTML.
 const byId = (id) => document.getElementById(id);
-const UNSEEN = /([\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069])/;
+const UNSEEN = /([\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff])/u;
 
 /** An element of a class, with children: elements, or texts. */
 function make(tag, name, ...children) {
