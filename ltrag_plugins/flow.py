@@ -56,6 +56,10 @@ class OwnedPrompt(str):
         prompt.owner = owner
         return prompt
 
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """A copy, or what goes to another process, is the text alone."""
+        return str, (str(self),)
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:

@@ -116,6 +116,17 @@ def test_too_few_questions_are_refused_before_a_model_is_loaded(tmp_path):
     assert "2 calibration questions; a gate needs at least 20" in line
 
 
+def test_remedies_are_those_of_the_command_line(tmp_path):
+    long = {**NOVEL, "question": "who? " * 2001}
+    line = one_line(call(GATE, lines_file(tmp_path / "long.jsonl", long)))
+    assert line.endswith("or fit the gate with a larger --set max_words=N")
+    unlabelled = lines_file(tmp_path / "bare.jsonl", {"question": "who?"})
+    assert one_line(call(GATE, unlabelled)).endswith("; with --passages it needs none")
+    bare = lines_file(tmp_path / "q.jsonl", *map(book, range(20)))
+    for target in ("target_accuracy=always", "budget=0.5"):
+        assert "give --passages" in wrong_usage(call(GATE, bare, *NO_SERVER, "--set", target))
+
+
 def test_a_format_that_shows_nothing_of_the_candidates_is_refused(tmp_path):
     solved = lines_file(tmp_path / "solved.jsonl", NOVEL)
     passages = lines_file(tmp_path / "passages.jsonl", {"text": "a b"})
@@ -310,6 +321,20 @@ def test_a_head_that_is_not_there_is_refused_at_once(place, methods):
 @pytest.mark.parametrize("methods", ["direct", "single", "all"])
 def test_a_folder_that_cannot_be_written_to_is_refused_at_once(place, out, methods):
     refused(evaluated(place, "--methods", methods, out=out), f"cannot write to {place / out}")
+
+
+@pytest.mark.parametrize("kind", ["gate", "dur", "sgic", "longtail"])
+def test_a_folder_that_holds_a_fit_is_no_folder_of_a_run(place, kind):
+    (place / "run").mkdir()
+    (place / "run" / f"{kind}.json").write_text("{}")
+    refused(evaluated(place), f"holds {kind}.json of a fit; name another folder")
+
+
+def test_questions_that_are_learned_from_and_judged_on_are_counted(place):
+    for others, said in (("bare", "note: 2 questions are in --labelled too"), ("others", "")):
+        result = evaluated(place, "--labelled", place / f"{others}.jsonl")
+        assert said in result.stderr
+        assert ("--labelled" in result.stderr) is bool(said)
 
 
 def test_a_folder_that_another_run_writes_to_is_refused_at_once(place):

@@ -40,11 +40,13 @@ def test_the_pool_is_not_changed_and_equal_passages_keep_their_order():
 def test_what_cannot_be_searched_is_refused():
     retriever = DenseRetriever(PASSAGES, Letters())
     assert retriever.search([], 3) == []
-    for queries, k in (("a query", 3), (["a"], 0)):
+    for queries, k in (("a query", 3), (["a"], 0), (["a"], "2")):
         with pytest.raises(InvalidInput):
             retriever.search(queries, k)
     with pytest.raises(InvalidInput):
         DenseRetriever([], Letters())
+    with pytest.raises(InvalidInput, match=r"passages must be Passage\(text\)s, got str 'tea'"):
+        DenseRetriever(["tea"], Letters())
 
 
 @pytest.mark.parametrize("broken", ["a pool's text", "tea"])

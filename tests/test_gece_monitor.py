@@ -230,7 +230,7 @@ def test_a_chain_that_fails_in_an_audit_is_counted_and_said_a_few_times(gate, ca
     assert "ConnectionError('no index')" in caplog.text
 
 
-def test_an_audit_asks_as_the_call_asked_but_in_no_conversation(gate):
+def test_an_audit_asks_as_the_call_asked_in_a_conversation_of_its_own(gate):
     seen = []
 
     def chain(text: str, config: RunnableConfig, **more) -> str:
@@ -243,7 +243,12 @@ def test_an_audit_asks_as_the_call_asked_but_in_no_conversation(gate):
     [*router.stream(QUESTIONS[7], {"configurable": {"tenant": "acme"}}, k=3)]
     router.batch([QUESTIONS[7]], {"configurable": {"tenant": "acme"}}, k=3)
     assert router.settle()
-    assert seen == [({"tenant": "acme"}, {"k": 3})] * 3
+    assert [(given["tenant"], more) for given, more in seen] == [("acme", {"k": 3})] * 3
+    threads = {given["thread_id"] for given, _ in seen}
+    assert len(threads) == 3
+    assert "1" not in threads
+    assert {given["session_id"] for given, _ in seen} == threads
+    assert {*seen[0][0]} == {"tenant", "thread_id", "session_id"}
     assert router.monitor.agreement.value == 1.0
 
 

@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from ltrag_plugins.errors import EmptyQuestion, ModelError, ModelFailed, NoTokenProbabilities
+from ltrag_plugins.errors import (
+    EmptyQuestion,
+    ModelError,
+    ModelFailed,
+    NoTokenProbabilities,
+    PromptTooLong,
+)
 from ltrag_plugins.flow import World, arun, embed, run, run_many
 from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.gece.decision import guarded
@@ -113,3 +119,16 @@ async def test_a_gates_encoder_is_awaited_where_it_can_be():
     awaited = []
     await arun(embed("a", "b"), World(encoder=Waiting()))
     assert awaited == [("a", "b")]
+
+
+@pytest.mark.parametrize("turn", ["\N{THUMBS UP SIGN}", "word " * 3000])
+def test_a_turn_that_is_no_question_retrieves_unless_errors_are_raised(turn):
+    answers = {f"what is item {i}": f"thing{i}" for i in range(20)}
+    llm = ScriptedLLM(lambda prompt: f"thing{len(prompt) % 20}")
+    asked = [Question(text, answers=(answer,)) for text, answer in answers.items()]
+    gate = GECEGate.fit(asked, llm=llm, target_rate=0.5)
+    decision = run(guarded(turn, gate), gate.world)
+    assert (decision.retrieve, decision.question) == (True, turn)
+    assert decision.reason.startswith("this is no question for the gate")
+    with pytest.raises((EmptyQuestion, PromptTooLong)):
+        run(guarded(turn, gate, "raise"), gate.world)

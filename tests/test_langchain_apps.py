@@ -1,7 +1,7 @@
 """Inside other people's graphs, chains and agents: what streams, what goes in, what comes out."""
 
 import itertools
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from langchain_core.documents import Document
@@ -19,6 +19,7 @@ from langgraph.prebuilt import ToolNode
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed
 from ltrag_plugins.flow import World
+from ltrag_plugins.gece import GECESettings
 from ltrag_plugins.langchain import (
     GECERetriever,
     GECERouter,
@@ -368,3 +369,49 @@ async def test_a_document_that_carries_the_draft_is_marked():
     assert "a draft" in document.page_content
     assert document.metadata["gece"]["retrieve"] is False
     assert GECERetriever(gate=gate(), retriever=FIND, k=0).invoke("who?") == []
+
+
+class Answered(TypedDict):
+    question: str
+    generation: str
+    documents: list[str]
+
+
+class Unnamed(TypedDict):
+    question: str
+    reply: str
+    sources: list[str]
+
+
+def test_the_draft_goes_where_a_state_of_typing_keeps_the_answer():
+    node = RunnableLambda(lambda state: {"generation": "from the chain"})
+    router = GECERouter(gate(), node_graph(node, Answered))
+    assert router.invoke({"question": "who?"})["generation"] == "a draft"
+    unnamed = node_graph(RunnableLambda(lambda state: {"reply": "from the chain"}), Unnamed)
+    with pytest.raises(InvalidInput, match="name the key of the answer"):
+        GECERouter(gate(), unnamed).invoke({"question": "who?"})
+    named = GECERouter(gate(), unnamed, answer="reply")
+    assert named.invoke({"question": "who?"})["reply"] == "a draft"
+
+
+def test_a_graph_that_keeps_threads_is_fitted_and_audited_each_time_in_a_thread_of_its_own():
+    read: list[int] = []
+
+    def node(state):
+        read.append(len(state["messages"]))
+        return {"messages": [AIMessage("a draft")]}
+
+    compiled = node_graph(node, checkpointer=InMemorySaver())
+    llm = ScriptedLLM(lambda prompt: "a draft" if len(prompt) % 2 else "another")
+    asked = [f"who keeps bee {i * 'b'}?" for i in range(20)]
+    kept = compiled.with_config(configurable={"thread_id": "mine"})
+    for chain in (compiled, kept):
+        settings = GECESettings(folds=2)
+        router = GECERouter.fit(chain, llm=llm, questions=asked, settings=settings, target_rate=0.5)
+    assert read == [1] * 40
+    router = GECERouter(gate(), compiled, audit_rate=1.0)
+    for _ in range(3):
+        router.invoke(ASKED, {"configurable": {"thread_id": "mine"}})
+    assert router.settle()
+    assert (router.monitor.audits, router.monitor.failed) == (3, 0)
+    assert read == [1] * 43

@@ -4,13 +4,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import ModelRequest
+from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 
 from ltrag_plugins.flow import World
+from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.langchain import GECEMiddleware, SGICCalibrator, SGICMiddleware
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import SGICSettings
+from ltrag_plugins.types import Question
 from tests.gates import RuleGate, always, never
 from tests.langchain_parts import FunctionChat, chat_result
 
@@ -83,6 +87,27 @@ async def test_the_final_answer_is_calibrated_from_what_the_tools_found():
         assert [m.type for m in out["messages"]] == ["human", "ai", "tool", "ai"]
 
 
+async def test_only_a_closing_answer_to_a_question_is_calibrated():
+    sgic = SGICMiddleware(SGICCalibrator(ScriptedLLM(lambda prompt: "bees"), settings=SAYS))
+    calls = [{"name": "search", "args": {"query": "bees"}, "id": "1"}]
+    asked, calling = HumanMessage("who keeps the bees?"), AIMessage("", tool_calls=calls)
+    returned = [asked, calling, ToolMessage("found", tool_call_id="1", id="2")]
+    for messages in (returned, [asked, calling], [AIMessage("hello")], []):
+        assert sgic.after_agent({"messages": messages}, None) is None
+        assert await sgic.aafter_agent({"messages": messages}, None) is None
+
+
+def test_a_calibrated_message_keeps_what_else_the_agent_put_on_it():
+    sgic = SGICMiddleware(SGICCalibrator(ScriptedLLM(lambda prompt: "bees"), settings=SAYS))
+    used = {"input_tokens": 10, "output_tokens": 3, "total_tokens": 13}
+    kept = {"id": "7", "name": "helper", "usage_metadata": used, "additional_kwargs": {"k": 1}}
+    said = AIMessage("raw", **kept)
+    out = sgic.after_agent({"messages": [HumanMessage("who?"), said]}, None)
+    [last] = (out or {})["messages"]
+    assert (last.text, said.text) == ("bees", "raw")
+    assert {name: getattr(last, name) for name in kept} == kept
+
+
 async def test_what_a_tool_found_for_an_earlier_question_is_not_read_again():
     reader = ScriptedLLM(lambda prompt: "bees")
     compiled, _ = agent(SGICMiddleware(SGICCalibrator(reader, settings=SAYS, condense=None)))
@@ -116,3 +141,46 @@ class Request:
 
     def override(self, **changes):
         return replace(self, **changes)
+
+
+async def test_what_the_gate_cannot_read_goes_to_the_agent_as_it_is():
+    picture = [{"type": "text", "text": "who?"}, {"type": "image", "url": "http://a/b.png"}]
+    judge = RuleGate(World(llm=ScriptedLLM(lambda prompt: "a draft")), never)
+    compiled, model = agent(GECEMiddleware(judge, ["search"], draft_answers=True))
+    for turns in ([("human", "what do bees eat?"), HumanMessage(picture)], [("human", picture)]):
+        assert (await compiled.ainvoke({"messages": turns}))["messages"][-1].text != "a draft"
+    assert model.offered == [["search"]] * 4
+    assert judge.world.llm.calls == []
+
+
+def test_a_chat_goes_on_after_a_turn_without_a_word():
+    reader = ScriptedLLM(lambda prompt: "bees")
+    asked = [Question(f"what is {i * 'very '}old?", (f"thing {i % 2}",)) for i in range(20)]
+    drafting = ScriptedLLM(lambda prompt: "thing 1")
+    gate = GECEGate.fit(asked, llm=drafting, target_rate=0.5)
+    compiled, _ = agent(
+        GECEMiddleware(gate, ["search"]), SGICMiddleware(SGICCalibrator(reader, settings=SAYS))
+    )
+    for turn in ("\N{THUMBS UP SIGN}", "word " * 3000):
+        told = compiled.invoke({"messages": [("human", turn)]})["messages"]
+        assert [m.type for m in told] == ["human", "ai", "tool", "ai"], turn
+
+
+@pytest.mark.parametrize("named", ["search", ["search"], [search], (search,)])
+def test_the_tools_that_retrieve_are_given_by_name_or_themselves(named):
+    judge = RuleGate(World(llm=ScriptedLLM(lambda prompt: "a draft")), never)
+    compiled, model = agent(GECEMiddleware(judge, named))
+    compiled.invoke(ASKED)
+    assert model.offered == [[]]
+
+
+def test_a_structured_answer_is_the_agents_own_where_the_model_knows():
+    asked = ModelRequest(
+        model=Agent(lambda prompt: "", offered=[]),
+        messages=[HumanMessage("who keeps the bees?")],
+        tools=[search],
+        response_format=ToolStrategy({"title": "Answer", "type": "object", "properties": {}}),
+    )
+    judge = RuleGate(World(llm=ScriptedLLM(lambda prompt: "a draft")), never)
+    middleware = GECEMiddleware(judge, ["search"], draft_answers=True)
+    assert middleware.wrap_model_call(asked, lambda request: request).tools == []

@@ -3,15 +3,30 @@ import asyncio
 import pytest
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response.schema import AsyncStreamingResponse, PydanticResponse, Response
-from llama_index.core.query_engine import CustomQueryEngine, RouterQueryEngine
+from llama_index.core.chat_engine import CondenseQuestionChatEngine
+from llama_index.core.indices.query.query_transform.base import IdentityQueryTransform
+from llama_index.core.llms import MockLLM
+from llama_index.core.query_engine import (
+    CustomQueryEngine,
+    RouterQueryEngine,
+    TransformQueryEngine,
+)
 from llama_index.core.schema import QueryBundle
 from llama_index.core.tools import QueryEngineTool
 from pydantic import BaseModel
 
-from ltrag_plugins.errors import EmptyQuestion, InvalidInput, ModelFailed
+from ltrag_plugins.errors import EmptyQuestion, InvalidInput, LtragError, ModelFailed
 from ltrag_plugins.flow import World
-from ltrag_plugins.llama_index import GECERouter, GECESelector, LlamaIndexLLM
+from ltrag_plugins.llama_index import (
+    GECERetriever,
+    GECERouter,
+    GECESelector,
+    LlamaIndexLLM,
+    PassageRetriever,
+)
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.types import Passage
 from tests.gates import RuleGate, always, never
 from tests.llama_index_parts import (
     FACTS,
@@ -149,12 +164,22 @@ async def test_an_async_stream_passes_through_unread_and_whole():
     assert [word async for word in response.async_response_gen()] == ["one ", "two"]
 
 
-async def test_callers_that_read_streams_can_have_the_draft_as_one():
-    router = GECERouter(gate(), engine(streaming=True), streaming=True)
-    assert list(router.query(KNOWN).response_gen) == ["Paris"]
-    response = await router.aquery(KNOWN)
-    assert [piece async for piece in response.async_response_gen()] == ["Paris"]
-    assert response.metadata["gece"]["retrieve"] is False
+async def test_before_an_engine_that_streams_or_where_asked_for_the_draft_is_a_stream():
+    streaming = engine(streaming=True)
+    for router in (
+        GECERouter(gate(), streaming),
+        GECERouter(gate(), TransformQueryEngine(streaming, IdentityQueryTransform())),
+        GECERouter(gate(), GECERouter(gate(), streaming)),
+        GECERouter(gate(), engine(), streaming=True),
+    ):
+        assert list(router.query(KNOWN).response_gen) == ["Paris"]
+        response = await router.aquery(KNOWN)
+        assert [piece async for piece in response.async_response_gen()] == ["Paris"]
+        assert response.metadata["gece"]["retrieve"] is False
+    chat = CondenseQuestionChatEngine.from_defaults(GECERouter(gate(), streaming), llm=MockLLM())
+    assert "".join(chat.stream_chat(KNOWN).response_gen) == "Paris"
+    for one in (GECERouter(gate(), engine()), GECERouter(gate(), streaming, streaming=False)):
+        assert one.query(KNOWN).response == "Paris"
 
 
 def test_a_query_bundle_reaches_the_engine_as_it_is():
@@ -167,6 +192,15 @@ def test_a_query_bundle_reaches_the_engine_as_it_is():
     bundle = QueryBundle(UNKNOWN, custom_embedding_strs=["raoul"])
     GECERouter(gate(), engine(retriever=Bundles())).query(bundle)
     assert bundles[0] is bundle
+
+
+async def test_what_the_engine_finds_and_makes_of_nodes_is_to_be_had_without_the_gate():
+    inner = engine()
+    router, bundle = GECERouter(gate(never), inner), QueryBundle(UNKNOWN)
+    nodes = router.retrieve(bundle)
+    assert nodes == inner.retrieve(bundle) != []
+    assert router.synthesize(bundle, nodes) == inner.synthesize(bundle, nodes)
+    assert await router.asynthesize(bundle, nodes) == inner.synthesize(bundle, nodes)
 
 
 def test_prompts_of_the_engines_are_seen_through_the_router():
@@ -183,6 +217,31 @@ def test_wrong_parts_are_refused_where_they_are_handed_in():
         GECERouter(gate(), AwaitedRetriever())
     with pytest.raises(InvalidInput, match="direct must be a LlamaIndex query engine or LLM"):
         GECERouter(gate(), engine(), direct=ScriptedLLM(draft))
+    for known in ("none", "Nothing", None):  # which would be a draft, silently
+        with pytest.raises(InvalidInput, match="known must be 'draft' or 'nothing', got"):
+            GECERetriever(gate(), AwaitedRetriever(), known=known)
+    with pytest.raises(InvalidInput, match="k must be a whole number, at least 1, got '2'"):
+        PassageRetriever(BM25Retriever([Passage("a")]), k="2")
+    for places in ({"direct": "1"}, {"retrieving": "0"}, {"direct": -1}):
+        with pytest.raises(InvalidInput, match="must be places of different tools"):
+            GECESelector(gate(), **places)
+
+
+@pytest.mark.parametrize(("wrong", "said"), [
+    ({"audit_rate": 5}, "audit_rate"),
+    ({"on_error": "x"}, "on_error"),
+    ({"direct": "x"}, "direct"),
+    ({"correct": 5}, "correct"),
+    ({"max_concurrency": 0}, "max_concurrency"),
+    ({"questions": None}, "questions"),
+    ({"store": "/"}, "decision store"),
+])  # fmt: skip
+def test_what_no_router_takes_is_refused_before_a_fit_is_paid_for(wrong, said):
+    retriever, model = AwaitedRetriever(), FunctionLLM(reader)
+    given = {"questions": [f"Who is Raoul {i}?" for i in range(20)], **wrong}
+    with pytest.raises(LtragError, match=said):
+        GECERouter.fit(engine(retriever=retriever), llm=model, **given)
+    assert (retriever.queries, model.seen) == ([], [])
 
 
 async def test_a_failing_model_and_an_empty_question_keep_their_names():

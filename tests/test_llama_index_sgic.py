@@ -24,6 +24,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput
 from ltrag_plugins.llama_index import SGICCalibrator, SGICEvaluator, node_of
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import SGICSettings
 from tests.framework_parts import LlamaIndex, dumped
 from tests.llama_index_parts import AwaitedRetriever, FunctionLLM, traced
@@ -138,6 +139,22 @@ async def test_a_cancellation_with_a_synchronous_model_begins_no_further_call():
     assert len(begun) == 2  # the first answer; then one document of three
 
 
+async def test_nodes_without_a_score_and_retrievers_of_ours_are_taken():
+    calibrator = SGICCalibrator(sure(0.9), settings=ONCE)
+    bare = TextNode(id_="a", text="Raoul lives in Fife.")
+    for response in (
+        calibrator.synthesize(QUESTION, [bare], [bare]),
+        await calibrator.asynthesize(QUESTION, [bare], [bare]),
+    ):
+        assert [(one.node, one.score) for one in response.source_nodes] == [(bare, None)] * 2
+    with pytest.raises(InvalidInput, match="nodes must be LlamaIndex nodes, got str"):
+        calibrator.synthesize(QUESTION, ["a text"])
+    engine = calibrator.query_engine(BM25Retriever(THREE))
+    assert [one.text for one in engine.query(THREE[0].text).source_nodes][:1] == [THREE[0].text]
+    with pytest.raises(InvalidInput, match="retriever must be"):
+        calibrator.query_engine(len)
+
+
 async def test_a_stream_is_the_finished_answer_in_one_piece():
     calibrator = looking(mending(), streaming=True)
     stream = calibrator.synthesize(QUESTION, nodes())
@@ -208,8 +225,9 @@ async def test_a_response_without_an_uncertainty_is_an_error_that_says_what_to_d
     for response in (Response("x"), Response("x", metadata={"sgic": 3})):
         with pytest.raises(InvalidInput, match="SGICCalibrator"):
             evaluator.evaluate_response(QUESTION, response)
-    with pytest.raises(InvalidInput, match="no response"):
-        await evaluator.aevaluate_response(QUESTION)
+    for nothing in (None, "a text"):
+        with pytest.raises(InvalidInput, match="no response"):
+            await evaluator.aevaluate_response(QUESTION, nothing)
     with pytest.raises(InvalidInput, match="evaluate_response"):
         evaluator.evaluate(QUESTION, "a text")
     for wrong in (-1, 101, float("nan"), "50", True):

@@ -297,3 +297,19 @@ def test_a_budget_counts_the_tokens_of_the_engine_and_of_the_draft():
     report = router.gate.report
     assert (report.gate_cost.tokens, report.retrieval_cost.tokens) == (60, 300)
     assert report.retrieval_rate.value == pytest.approx(0.5 - 60 / 300, abs=0.05)
+
+
+@pytest.mark.parametrize("wrong", [
+    {"audit_rate": 5},
+    {"on_error": "x"},
+    {"max_concurrency": 0},
+    {"correct": "x"},
+    {"settings": {"folds": 2}},
+    {"questions": None},
+    {"answer": 5},
+])  # fmt: skip
+def test_what_is_wrong_with_a_fit_is_said_before_anything_is_asked(wrong):
+    house = LangChain()
+    with pytest.raises(InvalidInput):
+        house.fit(**{"questions": TEXTS, **wrong})
+    assert house.asked == []

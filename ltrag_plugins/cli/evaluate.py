@@ -125,11 +125,16 @@ def _evaluate(
             raise InvalidInput(f"{EQ2} is the name of --gate paper; name the folder otherwise")
         if one.is_saved:
             options.noted("gate", Path(one.spec).expanduser())
+    folder = RunFolder(out.expanduser())
+    if kinds := [kind for kind in options.FITTED if (folder.path / f"{kind}.json").is_file()]:
+        raise InvalidInput(f"{out} holds {kinds[0]}.json of a fit; name another folder for the run")
     every = read_questions(questions, require_answers=True)
     found, others = every[:limit], []
     check_asked(found, [cell for cell in named if cell is not None])
     if labelled is not None:
         others = read_questions(labelled, require_answers=True, limit=run.labelled_limit)
+        if both := len({one.text for one in found} & {one.text for one in others}):
+            io.say(f"note: {both} questions are in --labelled too: learned from, and judged on")
     pool = options.pool_of(passages, [*every, *others])
     vectors = None if encoder == "none" else _LATER
     outline = World(_LATER, _LATER if run.recorded or pool else None, vectors)
@@ -141,7 +146,7 @@ def _evaluate(
             raise InvalidInput(f"two gates make a row {name}; {remedy}")
     if run.compare is not None and run.compare not in names:
         raise InvalidInput(f"compare={run.compare} is no row; there will be {', '.join(names)}")
-    folder, load = RunFolder(out.expanduser()), partial(_world, model, encoder, run, pool)
+    load = partial(_world, model, encoder, run, pool)
     same: dict[str, Any] = {"metrics": measures, "labelled": others, "trace": run.trace}
     files = [p.name for p in (questions, labelled, passages, *_recorded(run)) if p]
     workers = run.workers if run.engine == "ray" else 1

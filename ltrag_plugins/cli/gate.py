@@ -6,11 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
+
 from ltrag_plugins import gece
 from ltrag_plugins.cli import io, options
 from ltrag_plugins.cli.options import COMMANDS, Opt, argument, option
 from ltrag_plugins.data import read_questions
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, MissingReferences
 from ltrag_plugins.types import Question
 
 _Gate = Annotated[Path, option("Data", "Folder that 'ltrag gate fit' wrote.", metavar="GATE/")]
@@ -47,9 +49,17 @@ def _fit(
     settings, targets = options.changed(words, gece.GECESettings(), Targets(), target_rate=rate)
     io.checked_folder(out)
     needed = passages is None
-    found = read_questions(questions, require_answers=needed, limit=limit, check=_askable(settings))
+    try:
+        checks: Any = {"require_answers": needed, "check": _askable(settings)}
+        found = read_questions(questions, limit=limit, **checks)
+    except MissingReferences as error:
+        raise MissingReferences(f"{error}; with --passages it needs none") from error
     check_count(found)
     pool = options.pool_of(passages, found)
+    if not pool and (targets.target_accuracy == "always" or targets.budget is not None):
+        raise typer.BadParameter(
+            "target_accuracy=always and budget compare with retrieval; give --passages"
+        )
     llm, vectors = options.load_llm(model, cache=cache), options.load_encoder(encoder)
     parts: dict[str, Any] = {"llm": llm, "encoder": vectors, "settings": settings, "batch": batch}
     if pool:

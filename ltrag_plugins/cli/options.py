@@ -24,6 +24,8 @@ from ltrag_plugins.types import Passage, Question
 if TYPE_CHECKING:  # numpy behind it would slow --help down
     from ltrag_plugins.llm.base import LLM, Encoder
 
+FITTED = {"gate": "gate fit", "dur": "rerank train", "sgic": "calibrate fit", "longtail": "fit"}
+"""The commands that fit what a folder may hold, by the names of its files."""
 _NOTES = "command.json"
 _SERVER = re.compile(r"openai:(?P<name>[^@]+)(?:@(?P<url>https?://.+))?")
 _MODEL = (
@@ -106,7 +108,7 @@ class Opt:
     Cache = Annotated[Path | None, option("Cost", "SQLite file that keeps the model's answers.")]
     Batch = Annotated[int, option("Cost", "Most prompts given to the model at once.", min=1)]
     Json = Annotated[bool, option("Output", "JSON on stdout, and nothing else there.", "--json")]
-    Out = Annotated[Path, option("Output", "Folder to write; what was in it is replaced.")]
+    Out = Annotated[Path, option("Output", "Folder to write; a fit that is there is replaced.")]
 
 
 def changed(words: Sequence[str] | None, *settings: Any, **options: object) -> list[Any]:
@@ -196,8 +198,7 @@ def noted(
     from ltrag_plugins.artifacts import json_object  # it brings numpy, which no --help needs
 
     if not (folder / f"{kind}.json").is_file():
-        commands = {"dur": "rerank train", "sgic": "calibrate fit", "longtail": "fit"}
-        remedy = f"name a folder of 'ltrag {commands.get(kind, 'gate fit')}'"
+        remedy = f"name a folder of 'ltrag {FITTED[kind]}'"
         raise UnreadableArtifact(f"there is no {kind}.json in {folder}; {remedy}")
     fitted, notes = (json_object(folder / name) for name in (f"{kind}.json", _NOTES))
     known, vectors = (str(notes.get(name)) for name in ("model", "encoder"))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from ltrag_plugins.errors import InvalidInput, ModelError, checked
+from ltrag_plugins.errors import EmptyQuestion, InvalidInput, ModelError, PromptTooLong, checked
 from ltrag_plugins.flow import Flow, World
 from ltrag_plugins.prompts.templates import standalone
 from ltrag_plugins.types import Answer, Generation, Passage
@@ -109,7 +109,9 @@ def guarded(
 
     Raises:
         ModelError: the model failed, and `on_error` is "raise".
-        EmptyQuestion, PromptTooLong, InvalidInput: as `gate.deciding`, whatever `on_error` is.
+        EmptyQuestion, PromptTooLong: as `gate.deciding`, where `on_error` is "raise"; else a text
+            without a word (an emoji) or too long a one retrieves too. A blank text is refused.
+        InvalidInput: as `gate.deciding`, whatever `on_error` is.
     """
     try:
         question = (yield from standalone(question, history)) if history else question
@@ -117,11 +119,14 @@ def guarded(
         if getattr(decision.draft, "finish_reason", None) == "content_filter":
             raise ModelError("a content filter cut the model's answer; ask something else")
         return _announced(decision)
-    except ModelError as error:
-        if on_error == "raise":
+    except (ModelError, EmptyQuestion, PromptTooLong) as error:
+        if on_error == "raise" or not question.strip():
             raise
-        _logger.warning("the gate's model failed, so the question retrieves: %s", error)
-        reason = f"the gate's model failed, so nothing spoke against retrieval: {error}"
+        why = "this is no question for the gate"
+        if isinstance(error, ModelError):
+            why = "the gate's model failed"
+            _logger.warning("the gate's model failed, so the question retrieves: %s", error)
+        reason = f"{why}, so nothing spoke against retrieval: {error}"
         failed = Decision(question, True, math.inf, 1.0, "text", reason, Generation(""))
         return _announced(failed)
 

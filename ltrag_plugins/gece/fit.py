@@ -64,7 +64,7 @@ _RATE = 0.2  # share of questions that retrieve where no target is given (paper:
 _REMEDIES = {
     "right": "Answer directly without a gate, or calibrate on harder questions.",
     "wrong": "Always retrieve without a gate, calibrate on easier questions, look whether the "
-    "prompt suits the model, or loosen GECESettings.correct.",
+    "prompt suits the model, or loosen the setting correct.",
 }
 _COSTLY = "costly:"  # how a note begins that is logged too
 _ALWAYS = "as good as always retrieving"

@@ -4,7 +4,7 @@ where retrieval changes the answer."""
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from typing import Any
 
 from ltrag_plugins import errors
 from ltrag_plugins.data import check_labelled
-from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
+from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences, checked
 from ltrag_plugins.flow import Flow, Observer, World, fetch, gradient_llm, run_many
 from ltrag_plugins.gece.savings import Usage
 from ltrag_plugins.gece.score import mean_gradients, quality_of, references_like
@@ -226,10 +226,11 @@ def _is_yes(verdict: Any) -> bool:
     return share >= 0.5
 
 
-def check_count(questions: Sequence[object]) -> None:
-    """Refuse too few calibration questions."""
+def check_count(questions: Collection[object]) -> None:
+    """Refuse too few calibration questions, and what is no list of them."""
     if isinstance(questions, str):
         raise InvalidInput(f"questions came as one string, {questions[:40]!r}; put it in a list")
+    checked(questions, Collection, "questions", "a list of questions")
     if len(questions) < FEWEST_QUESTIONS:
         found = f"{len(questions) or 'no'} calibration questions"
         raise CalibrationError(f"{found}; a gate needs at least {FEWEST_QUESTIONS}, better 200")
@@ -249,6 +250,7 @@ def check_world(world: World) -> None:
 
 def check_scorer(settings: GECESettings) -> None:
     """Refuse what cannot be fitted, by its settings or as a package is missing."""
+    checked(settings, GECESettings, "settings", "GECESettings(...)")
     errors.require("fit")
     scorer, formula = settings.scorer, settings.scorer == "gece"
     if formula:

@@ -118,7 +118,7 @@ def askable_question(question: str, max_words: int) -> str:
         raise errors.EmptyQuestion(f"the question {question!r} has no words; ask something")
     if count > max_words:
         much = f"the question has {count} words, the gate takes {max_words}"
-        raise errors.PromptTooLong(f"{much}. Shorten it, or raise GECESettings.max_words")
+        raise errors.PromptTooLong(f"{much}. Shorten it, or raise the setting max_words")
     return question.strip()
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, partial
 from inspect import signature
 from typing import Any, ClassVar, NamedTuple, get_args
+from uuid import uuid4
 
 from langchain_core.messages import (
     AIMessage,
@@ -26,8 +27,8 @@ from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, World, arun, run
 from ltrag_plugins.langchain.model import own_call, run_merged
 
-ANSWER_KEYS = ("answer", "output", "result", "response", "text")
-"""Where LangChain's chains leave the answer in a mapping, the likeliest first."""
+ANSWER_KEYS = ("answer", "output", "result", "response", "generation", "text")
+"""Where chains and graphs leave the answer in a mapping, the likeliest first."""
 
 
 class Asked(NamedTuple):
@@ -142,6 +143,12 @@ def in_graph(config: RunnableConfig) -> bool:
     return "langgraph_node" in (config.get("metadata") or {})
 
 
+def conversation() -> dict[str, str]:
+    """Names a conversation of its own, for a graph or chain that keeps what was said in one."""
+    name = uuid4().hex
+    return {"thread_id": name, "session_id": name}
+
+
 def plain(value: Any) -> Any:
     """Our values as dicts and lists, which checkpointers keep without knowing our classes."""
     if is_dataclass(value):
@@ -159,6 +166,10 @@ class Shape:
     chain: Runnable[Any, Any]
     _seen: Any = None
     """What the chain put out at an earlier call, as `_declared` has it."""
+
+    def __post_init__(self) -> None:
+        wanted = "'auto', 'text', 'message', a key, or a function from the decision"
+        checked(self.answer, str | Callable, "answer", wanted)
 
     @cached_property
     def _declared(self) -> Any:
@@ -186,6 +197,9 @@ class Shape:
         keys: list[str] = list(found) if isinstance(found, tuple) else []
         if not isinstance(chosen, str):
             chosen = next((key for key in ("messages", *ANSWER_KEYS) if key in keys), keys[-1])
+            if chosen not in ("messages", *ANSWER_KEYS) and len(keys) > 1 and _channels(self.chain):
+                remedy = "name the key of the answer: answer='...'"
+                raise InvalidInput(f"the graph's state has {keys}; {remedy}")
         if chosen == "messages":
             return {"messages": [message_chunk_to_message(message)]}
         given = value if isinstance(value, Mapping) else {}
@@ -229,6 +243,8 @@ def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | None:
             break
     if keys:
         return tuple(keys)
+    if channels := _channels(steps[-1] if steps else chain):
+        return channels
     try:
         kind: Any = chain.OutputType
     except TypeError:
@@ -240,6 +256,14 @@ def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | None:
         return "message"
     properties = chain.get_output_jsonschema().get("properties")
     return tuple(properties) if properties else None
+
+
+def _channels(chain: Any) -> tuple[str, ...]:
+    """The keys of a graph's state that come out; none of what is no graph, or has no keys."""
+    while isinstance(chain, RunnableBindingBase):
+        chain = chain.bound
+    channels = getattr(chain, "output_channels", None)
+    return tuple(channels) if isinstance(channels, list | tuple) else ()
 
 
 class Component(Runnable[Any, Any]):

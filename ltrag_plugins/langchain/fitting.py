@@ -14,14 +14,20 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.gece.labels import check_count, check_scorer
 from ltrag_plugins.gece.savings import Usage, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import askable_question, frequencies_for
-from ltrag_plugins.langchain.component import ANSWER_KEYS, Asking, conversation_of, entries_of
+from ltrag_plugins.langchain.component import (
+    ANSWER_KEYS,
+    Asking,
+    conversation,
+    conversation_of,
+    entries_of,
+)
 from ltrag_plugins.langchain.model import model_of
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.prompts.templates import render_question, standalone
@@ -46,6 +52,8 @@ def fit_from_chain(
     check_scorer(settings)
     frequencies_for(settings, None)  # a missing package is named before the chain runs
     check_count(questions)
+    if not isinstance(most, int) or most < 1:
+        raise InvalidInput(f"max_concurrency must be a whole number, at least 1, got {most!r}")
     Targets(*(how[name] for name in ("target_rate", "target_accuracy", "budget")))
     examples = [_example_of(one, chain, asking.key) for one in questions]
     inputs = [value for value, _ in examples]
@@ -85,7 +93,7 @@ def _example_of(value: Any, chain: Runnable[Any, Any], key: str) -> tuple[Any, Q
         value = {name: entry for name, entry in value.items() if name != "answers"}
         if value.keys() == {key}:
             value = _as_input(value[key], chain, key)
-    answers = (answers,) if isinstance(answers, str) else tuple(answers)
+    answers = (answers,) if isinstance(answers, str) else tuple(map(str, answers))
     return value, Question(conversation_of(value, key).question, answers)
 
 
@@ -169,10 +177,11 @@ def _answers_of(
     """What the chain puts out for each input, or its exception, the same as texts, and what one
     costs on average."""
     meter, texts = Meter(), list[Any]()
-    config: Any = {"callbacks": [meter], "max_concurrency": most}
+    shared: Any = {"callbacks": [meter], "max_concurrency": most}
 
     def run(part: list[Any]) -> list[Any]:
-        outputs = chain.batch(part, config, return_exceptions=True)
+        configs: Any = [{**shared, "configurable": conversation()} for _ in part]
+        outputs = chain.batch(part, configs, return_exceptions=True)
         # read at once, as a shape that cannot be read should cost one question
         texts.extend(o if isinstance(o, Exception) else output_text(o, key) for o in outputs)
         return outputs
@@ -185,7 +194,8 @@ def _answers_of(
 def judge_of(correct: Any) -> Callable[[str, str, str], Any] | LLM | None:
     """What LangChain has for a judge as ours."""
     if not isinstance(correct, Runnable):
-        return correct
+        wanted = "a function, a model or a Runnable"
+        return checked(correct, Callable | LLM | None, "correct", wanted)
     if isinstance(getattr(correct, "bound", correct), BaseLanguageModel):
         return model_of(correct)
     names = ("question", "answer", "reference")

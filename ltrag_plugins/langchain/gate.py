@@ -8,8 +8,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from inspect import signature
 from os import PathLike
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal, NamedTuple
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun as AsyncRetrieverRun
@@ -37,6 +37,7 @@ from ltrag_plugins.langchain.component import (
     Component,
     FlowRunnable,
     Shape,
+    conversation,
     in_graph,
     plain,
 )
@@ -149,8 +150,8 @@ class GECERouter(Component):
             why; "raise" raises.
         audit_rate: probability, 0 to 1, that the chain answers too, in the background, what was
             answered directly: `monitor` estimates from that how often the two agree. It gets the
-            call's arguments and `configurable`, but for `thread_id` and `session_id`. Not for a
-            chain that does more than answer.
+            call's arguments and `configurable`, with a `thread_id` and `session_id` of its own.
+            Not for a chain that does more than answer.
         store: path of a SQLite file that keeps what was decided, for all processes and for
             `ltrag gate watch`; made where there is none.
         correct: judges audited answers that are longer than ten words, as for `fit`.
@@ -234,7 +235,10 @@ class GECERouter(Component):
         from ltrag_plugins.langchain.fitting import fit_from_chain  # at work a router needs none
 
         chain = coerce_to_runnable(chain)
-        signature(cls).bind(None, chain, **options)  # a wrong one is refused before it costs
+        untried: Any = SimpleNamespace(world=None, deciding=guarded)  # for the gate to come
+        how: dict[str, Any] = {"condense": condense, "answer": answer, "correct": correct}
+        how |= {"question_key": question_key, **options}
+        cls(untried, chain, **how)  # what is wrong with these is refused before it costs
         gate, example = fit_from_chain(
             chain,
             model_of(llm),
@@ -249,8 +253,7 @@ class GECERouter(Component):
             budget=budget,
             settings=settings,
         )
-        how: dict[str, Any] = {"condense": condense, "answer": answer, "correct": correct}
-        router = cls(gate, chain, question_key=question_key, **how, **options)
+        router = cls(gate, chain, **how)
         router._shape.note(example)
         return router
 
@@ -486,12 +489,13 @@ class GECERouter(Component):
         kwargs: Mapping[str, Any],
         loop: asyncio.AbstractEventLoop | None,
     ) -> Any:
-        """What the chain puts out too, asked in a thread of ours as the call asked, but for what
-        names a conversation, which the answer would go into; a chain that can only be awaited is
-        asked in the loop of the call."""
+        """What the chain puts out too, asked in a thread of ours as the call asked, but in a
+        conversation of its own, as the answer would go into the caller's; a chain that can only be
+        awaited is asked in the loop of the call."""
         given = config.get("configurable", {})
         kept = {k: v for k, v in given.items() if k not in _CONVERSATION and k[:2] != "__"}
-        how = own_call({"configurable": kept} if kept else None)
+        kept |= conversation()
+        how = own_call({"configurable": kept})
         more = {k: v for k, v in kwargs.items() if k not in ("stream_mode", "subgraphs")}
         if not (self._awaited and loop):
             try:

@@ -6,12 +6,14 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
 
 from ltrag_plugins.errors import checked, missing_extra
 from ltrag_plugins.gece.decision import DecidingGate
 from ltrag_plugins.langchain.calibrate import SGICCalibrator
 from ltrag_plugins.langchain.component import Asking
 from ltrag_plugins.langchain.gate import _gate_step, _OnError
+from ltrag_plugins.tokenize import words
 
 try:
     from langchain.agents.middleware import AgentMiddleware
@@ -25,7 +27,7 @@ class GECEMiddleware(AgentMiddleware):
 
     Args:
         gate: decides; a fitted `ltrag_plugins.gece.GECEGate`.
-        tools: names of the tools that retrieve.
+        tools: the tools that retrieve, or their names.
         draft_answers: end with the draft, without a call of the agent's model.
         condense, on_error: as for `GECERouter`.
     """
@@ -33,7 +35,7 @@ class GECEMiddleware(AgentMiddleware):
     def __init__(
         self,
         gate: DecidingGate,
-        tools: Sequence[str],
+        tools: Sequence[str | BaseTool] | str,
         *,
         draft_answers: bool = False,
         condense: bool | Runnable[Any, Any] | None = True,
@@ -41,7 +43,10 @@ class GECEMiddleware(AgentMiddleware):
     ) -> None:
         super().__init__()
         self._step = _gate_step(gate, Asking("messages", condense), on_error)
-        self._names, self._draft_answers = frozenset(tools), draft_answers
+        wanted = "the tools that retrieve, or their names"
+        given = [tools] if isinstance(tools, str) else checked(tools, Sequence, "tools", wanted)
+        named = (tool if isinstance(tool, str) else _name_of(tool) for tool in given)
+        self._names, self._draft_answers = frozenset(named), draft_answers
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """The model's call, with the tools that it needs."""
@@ -61,14 +66,19 @@ class GECEMiddleware(AgentMiddleware):
         decision = verdict.decision
         if decision.retrieve:
             return request
-        if self._draft_answers:
+        if self._draft_answers and not request.response_format:  # which a draft is not in
             return AIMessage(decision.answer, response_metadata={"gece": {**verdict}})
         kept = [tool for tool in request.tools if _name_of(tool) not in self._names]
         return request.override(tools=kept)
 
 
 def _asks(request: Any) -> bool:
-    return isinstance([None, *request.messages][-1], HumanMessage)
+    """Whether a person wrote last, in text alone: of an image the gate would know nothing."""
+    last = [None, *request.messages][-1]
+    return isinstance(last, HumanMessage) and all(
+        isinstance(block, str) or block.get("type") == "text"
+        for block in (last.content if isinstance(last.content, list) else ())
+    )
 
 
 def _name_of(tool: Any) -> str | None:
@@ -80,7 +90,8 @@ def _name_of(tool: Any) -> str | None:
 
 class SGICMiddleware(AgentMiddleware):
     """The agent's last message becomes the calibrated answer, or the refusal: from what the tools
-    returned since the last human message, with the scores as `response_metadata["sgic"]`."""
+    returned since the last human message, with the scores as `response_metadata["sgic"]`. One that
+    a tool returned, that calls tools, or that answers no word is left alone."""
 
     def __init__(self, calibrator: SGICCalibrator) -> None:
         super().__init__()
@@ -88,15 +99,20 @@ class SGICMiddleware(AgentMiddleware):
 
     def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """The last message, calibrated."""
-        return self._shown(state, self._calibrator.invoke(self._asked(state)))
+        asked = self._asked(state)
+        return asked and self._shown(state, self._calibrator.invoke(asked))
 
     async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """As `after_agent`."""
-        return self._shown(state, await self._calibrator.ainvoke(self._asked(state)))
+        asked = self._asked(state)
+        return asked and self._shown(state, await self._calibrator.ainvoke(asked))
 
-    def _asked(self, state: Any) -> dict[str, Any]:
+    def _asked(self, state: Any) -> dict[str, Any] | None:
         messages = state["messages"]
-        start = max(i for i, m in enumerate(messages) if isinstance(m, HumanMessage))
+        start = max((i for i, m in enumerate(messages) if isinstance(m, HumanMessage)), default=-1)
+        last = messages[-1] if start >= 0 else None
+        if not isinstance(last, AIMessage) or last.tool_calls or not words(messages[start].text):
+            return None
         found = [m for m in messages[start:] if isinstance(m, ToolMessage)]
         documents = [Document(str(message.text)) for message in found]
         key = self._calibrator.documents_key
@@ -105,4 +121,5 @@ class SGICMiddleware(AgentMiddleware):
     def _shown(self, state: Any, out: dict[str, Any]) -> dict[str, Any]:
         last, [said] = state["messages"][-1], out["messages"]
         told = {**last.response_metadata, **said.response_metadata}
-        return {"messages": [AIMessage(said.text, id=last.id, response_metadata=told)]}
+        update = {"content": said.text, "response_metadata": told}
+        return {"messages": [last.model_copy(update=update)]}

@@ -15,15 +15,22 @@ from llama_index.core.instrumentation.events import synthesis
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer
-from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import (
+    BaseNode,
+    MetadataMode,
+    NodeWithScore,
+    QueryBundle,
+    QueryType,
+)
 from llama_index_instrumentation import get_dispatcher
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.gate import NoPrompts, written
 from ltrag_plugins.llama_index.model import LtragLLM, model_of
-from ltrag_plugins.llama_index.retriever import shown_passage
+from ltrag_plugins.llama_index.retriever import PassageRetriever, shown_passage
 from ltrag_plugins.llm.base import LLM
+from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.settings import Percent, Settings
 from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.calibrator import Calibration, Calibrator, CalibratorOptions
@@ -87,16 +94,22 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
         return cls(ours, calibration=calibration, streaming=streaming, **options)
 
     def query_engine(
-        self, retriever: BaseRetriever, *, node_postprocessors: Sequence[BaseNodePostprocessor] = ()
+        self,
+        retriever: BaseRetriever | Retriever,
+        *,
+        node_postprocessors: Sequence[BaseNodePostprocessor] = (),
     ) -> RetrieverQueryEngine:
-        """A query engine that retrieves, postprocesses, and answers with this."""
-        return RetrieverQueryEngine(retriever, self, list(node_postprocessors))
+        """A query engine that retrieves, postprocesses, and answers with this; of our retrievers as
+        `PassageRetriever(retriever)`."""
+        theirs = isinstance(retriever, BaseRetriever)
+        found = retriever if theirs else PassageRetriever(retriever)
+        return RetrieverQueryEngine(found, self, list(node_postprocessors))
 
     def synthesize(
         self,
         query: QueryType,
-        nodes: list[NodeWithScore],
-        additional_source_nodes: Sequence[NodeWithScore] | None = None,
+        nodes: Sequence[NodeWithScore | BaseNode],
+        additional_source_nodes: Sequence[NodeWithScore | BaseNode] | None = None,
         **response_kwargs: Any,
     ) -> RESPONSE_TYPE:
         """Answer from the nodes; the additional ones go to the response's source nodes, unread.
@@ -105,21 +118,23 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
             InvalidInput: keywords came along; settings belong into the constructor.
             EmptyQuestion, NoTokenProbabilities, ModelError, PromptTooLong: as `sgic.calibrate`.
         """
-        sources = [*nodes, *(additional_source_nodes or ())]
+        shown = _with_scores(nodes)
+        sources = [*shown, *_with_scores(additional_source_nodes or ())]
         with self._synthesis(query, sources, response_kwargs) as (question, ended):
-            return ended(self._calibrator.answer(question, _shown(nodes)))
+            return ended(self._calibrator.answer(question, _shown(shown)))
 
     async def asynthesize(
         self,
         query: QueryType,
-        nodes: list[NodeWithScore],
-        additional_source_nodes: Sequence[NodeWithScore] | None = None,
+        nodes: Sequence[NodeWithScore | BaseNode],
+        additional_source_nodes: Sequence[NodeWithScore | BaseNode] | None = None,
         **response_kwargs: Any,
     ) -> RESPONSE_TYPE:
         """As `synthesize`; cancelling it stops within the model call that is under way."""
-        sources = [*nodes, *(additional_source_nodes or ())]
+        shown = _with_scores(nodes)
+        sources = [*shown, *_with_scores(additional_source_nodes or ())]
         with self._synthesis(query, sources, response_kwargs) as (question, ended):
-            answer = await self._calibrator.aanswer(question, _shown(nodes))
+            answer = await self._calibrator.aanswer(question, _shown(shown))
             return ended(answer, awaited=True)
 
     def get_response(
@@ -184,8 +199,9 @@ class SGICEvaluator(NoPrompts, BaseEvaluator):
         self, query: str | None = None, response: Response | None = None, **kwargs: Any
     ) -> EvaluationResult:
         """Judge a response by its metadata; `InvalidInput` where no `SGICCalibrator` made it."""
-        if response is None:
-            raise InvalidInput("there is no response to evaluate; pass response=...")
+        if not isinstance(response, RESPONSE_TYPE):
+            remedy = "pass response=..., as an SGICCalibrator's engine gave it"
+            raise InvalidInput(f"there is no response to evaluate in {response!r:.40}; {remedy}")
         known = (response.metadata or {}).get(_KEY)
         if not isinstance(known, dict) or "score" not in known:
             raise InvalidInput(
@@ -197,7 +213,7 @@ class SGICEvaluator(NoPrompts, BaseEvaluator):
         return EvaluationResult(
             query=query,
             contexts=[node.get_content() for node in response.source_nodes],
-            response=str(response.response or ""),
+            response=str(getattr(response, "response", None) or ""),
             passing=passing,
             feedback=f"The answer is {'certain enough' if passing else 'too uncertain'}: its "
             f"uncertainty score is {score:.0f} of 100{' and was refused' if refused else ''}; "
@@ -217,6 +233,17 @@ class SGICEvaluator(NoPrompts, BaseEvaluator):
             f"the text {response!r:.40} carries no uncertainty. Pass the whole response of an "
             "SGICCalibrator to evaluate_response."
         )
+
+
+def _with_scores(nodes: Sequence[NodeWithScore | BaseNode]) -> list[NodeWithScore]:
+    """Bare nodes among them without a score."""
+    wanted = "LlamaIndex nodes"
+    return [
+        found
+        if isinstance(found, NodeWithScore)
+        else NodeWithScore(node=checked(found, BaseNode, "nodes", wanted))
+        for found in nodes
+    ]
 
 
 def _shown(nodes: Sequence[NodeWithScore]) -> list[Passage]:

@@ -43,6 +43,8 @@ def fit_from_engine(
     check_scorer(settings)
     frequencies_for(settings, None)  # a missing package is named before the chain runs
     check_count(questions)
+    if not isinstance(most, int) or most < 1:
+        raise InvalidInput(f"max_concurrency must be a whole number, at least 1, got {most!r}")
     Targets(*(how[name] for name in ("target_rate", "target_accuracy", "budget")))
     examples = [question_of(one) for one in questions]
     texts = [render_question(one) for one in examples]
@@ -119,7 +121,11 @@ def judge_of(correct: Any) -> Callable[[str, str, str], Any] | LLM | None:
     """What LlamaIndex has for a judge as ours."""
     if isinstance(correct, BaseLLM):
         return model_of(correct)
-    return partial(_passing, correct) if isinstance(correct, BaseEvaluator) else correct
+    if isinstance(correct, BaseEvaluator):
+        return partial(_passing, correct)
+    if correct is None or callable(correct) or isinstance(correct, LLM):
+        return correct
+    raise InvalidInput(f"correct must be a function, a model or an evaluator, got {correct!r:.60}")
 
 
 def _passing(evaluator: BaseEvaluator, question: str, answer: str, reference: str) -> bool:

@@ -13,9 +13,9 @@ from collections.abc import (
 )
 from contextvars import ContextVar
 from dataclasses import replace
-from inspect import signature
 from os import PathLike
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -117,7 +117,7 @@ class GECERouter(BaseQueryEngine):
     Args:
         direct: a query engine or an LLM to answer in the draft's place.
         streaming: hand out the draft (or the LLM's answer) as a stream of one piece, for callers
-            that read `response_gen`; the engine's own streams pass either way.
+            that read `response_gen`; None: as the engine does. Its own streams pass either way.
         on_error: "retrieve": ask `query_engine` where the gate's model fails (see `guarded`); the
             decision says why. "raise": raise the `ModelError`.
         audit_rate: probability, 0 to 1, that the engine answers too, in the background, what was
@@ -133,7 +133,7 @@ class GECERouter(BaseQueryEngine):
         query_engine: BaseQueryEngine,
         *,
         direct: BaseQueryEngine | BaseLLM | None = None,
-        streaming: bool = False,
+        streaming: bool | None = None,
         on_error: _OnError = "retrieve",
         audit_rate: float = 0.0,
         store: str | PathLike[str] | None = None,
@@ -149,7 +149,7 @@ class GECERouter(BaseQueryEngine):
             self._direct = LlamaIndexLLM(direct, keywords={}, logprobs=None)
         else:
             self._direct = direct
-        self._streaming = streaming
+        self._streaming = _streams(query_engine) if streaming is None else streaming
         if correct is not None:
             from ltrag_plugins.llama_index.fitting import judge_of  # at work it needs none
 
@@ -192,7 +192,8 @@ class GECERouter(BaseQueryEngine):
         """
         from ltrag_plugins.llama_index.fitting import fit_from_engine  # at work it needs none
 
-        signature(cls).bind(None, query_engine, **options)  # a wrong one is refused before it costs
+        untried: Any = SimpleNamespace(world=None, deciding=guarded)  # for the gate to come
+        cls(untried, query_engine, correct=correct, **options)  # a wrong one is refused at no cost
         gate = fit_from_engine(
             query_engine,
             model_of(llm),
@@ -272,6 +273,18 @@ class GECERouter(BaseQueryEngine):
         """
         return self._watch.savings(price)
 
+    def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        """What the engine finds, whatever the gate would say."""
+        return self._query_engine.retrieve(query_bundle)
+
+    def synthesize(self, *args: Any, **kwargs: Any) -> schema.RESPONSE_TYPE:
+        """The engine's answer from nodes, without the gate."""
+        return self._query_engine.synthesize(*args, **kwargs)
+
+    async def asynthesize(self, *args: Any, **kwargs: Any) -> schema.RESPONSE_TYPE:
+        """As `synthesize`."""
+        return await self._query_engine.asynthesize(*args, **kwargs)
+
     def _query(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
         gate, question = self._gate, query_bundle.query_str
         decision = _taken(gate, question) or gece_decide(gate, question, self._on_error)
@@ -325,6 +338,16 @@ class GECERouter(BaseQueryEngine):
         direct = self._direct
         engines: PromptMixinType = {"query_engine": self._query_engine}
         return engines | ({"direct": direct} if isinstance(direct, BaseQueryEngine) else {})
+
+
+def _streams(engine: Any) -> bool:
+    """Whether an engine, or the one that it wraps, hands out streams; False where unknown."""
+    while isinstance(engine, BaseQueryEngine):
+        for part in (engine, getattr(engine, "_response_synthesizer", None)):
+            if isinstance(streaming := getattr(part, "_streaming", None), bool):
+                return streaming
+        engine = getattr(engine, "_query_engine", None)
+    return False
 
 
 def written(
@@ -412,10 +435,11 @@ class GECESelector(NoPrompts, BaseSelector):
         self._gate, self._on_error = checked_gate(gate, on_error), on_error
         self._among = checked(among, BaseSelector | None, "among", "a LlamaIndex selector, or None")
         places = [retrieving] if isinstance(retrieving, int) else [*(retrieving or ())]
-        if direct in places or min(direct, *places, 0) < 0:
+        whole = all(isinstance(place, int) and place >= 0 for place in (direct, *places))
+        if direct in places or not whole:
             raise InvalidInput(
                 f"retrieving and direct must be places of different tools, counted from 0; got "
-                f"{retrieving} and {direct}."
+                f"{retrieving!r} and {direct!r}."
             )
         self._places, self._direct = places, direct
 
@@ -483,6 +507,8 @@ class GECERetriever(BaseRetriever):
         on_error: _OnError = "retrieve",
     ) -> None:
         self._gate, self._on_error, self._known = checked_gate(gate, on_error), on_error, known
+        if known not in ("draft", "nothing"):
+            raise InvalidInput(f"known must be 'draft' or 'nothing', got {known!r}.")
         wanted = "a LlamaIndex BaseRetriever"
         self._retriever = checked(retriever, BaseRetriever, "retriever", wanted)
         super().__init__(retriever.callback_manager)

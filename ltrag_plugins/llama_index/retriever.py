@@ -74,8 +74,8 @@ class PassageRetriever(BaseRetriever):
     def __init__(self, retriever: Retriever, *, k: int = 5) -> None:
         wanted = "an ltrag_plugins.retrieval Retriever"
         self._retriever = checked(retriever, Retriever, "retriever", wanted)
-        if k < 1:
-            raise InvalidInput(f"k must be at least 1, got {k}.")
+        if not isinstance(k, int) or k < 1:
+            raise InvalidInput(f"k must be a whole number, at least 1, got {k!r}.")
         super().__init__()
         self._k = k
 

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Int
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.types import Passage
 
 
@@ -37,7 +37,9 @@ class PassagePool(ABC):
     the one handed in first comes first."""
 
     def __init__(self, passages: Iterable[Passage], kind: str) -> None:
-        self.passages, self._kind = tuple(passages), kind
+        wanted = "Passage(text)s"
+        self.passages = tuple(checked(p, Passage, "passages", wanted) for p in passages)
+        self._kind = kind
 
     @abstractmethod
     def _scores(self, queries: Sequence[str]) -> Iterable[Float[np.ndarray, " passages"]]:
@@ -58,8 +60,8 @@ class PassagePool(ABC):
         is raised of a `k` below 1, or of one string in place of a list."""
         if isinstance(queries, str):
             raise InvalidInput(f"search takes a list of queries, got the string {queries[:40]!r}")
-        if k < 1:
-            raise InvalidInput(f"search needs k of at least 1, got {k}")
+        if not isinstance(k, int) or k < 1:
+            raise InvalidInput(f"search needs k of at least 1, a whole number, got {k!r}")
         return [
             [replace(self.passages[i], score=float(scores[i])) for i in _best(scores, k)]
             for scores in self._scores(queries)
