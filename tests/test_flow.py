@@ -1,6 +1,8 @@
 """One flow, three drivers: alone, on an event loop, side by side."""
 
 import asyncio
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -25,6 +27,7 @@ from ltrag_plugins.flow import (
     Ask,
     Embed,
     Fetch,
+    OwnedPrompt,
     Score,
     World,
     agree,
@@ -576,6 +579,12 @@ def test_every_prompt_of_a_merged_call_knows_whose_it_is(tmp_path):
     outcomes(cached, "a", "b", "a")
     outcomes(cached, "d", "a", "e")
     assert seen[-1] == [("d", 1), ("e", 3)]
+
+
+def test_a_copy_of_a_prompt_and_what_goes_to_another_process_is_its_text():
+    prompt = OwnedPrompt("who?", object())
+    for copied in (pickle.loads(pickle.dumps(prompt)), copy.deepcopy(prompt)):
+        assert (copied, type(copied)) == ("who?", str)
 
 
 def test_a_direction_is_compared_by_identity_and_never_by_value():
