@@ -136,7 +136,11 @@ def untyped(value):
         (CHAIN, ASKED, AIMessage("a draft")),
         (CHAIN.with_retry(), ASKED, AIMessage("a draft")),
         (retrieval_chain(), {"input": "?"}, {"input": "?", "context": [], "answer": "a draft"}),
-        (node_graph(lambda state: {"messages": []}), ASKED, {"messages": [AIMessage("a draft")]}),
+        (
+            node_graph(lambda state: {"messages": []}),
+            ASKED,
+            {"messages": [*ASKED["messages"], AIMessage("a draft")]},
+        ),
         (lambda state: state, ASKED, {"messages": [AIMessage("a draft")]}),
         (lambda text: text, "who?", "a draft"),
     ],
@@ -147,7 +151,7 @@ async def test_the_draft_has_the_shape_that_the_chain_has(chain, value, expected
     router = GECERouter(gate(), chain, question_key=key)
     for given in (*await every_way(router, value), *router.stream(value)):
         if isinstance(given, dict) and "GECEDraft" in given:  # a graph streams what nodes change
-            given = given["GECEDraft"]
+            given = {"messages": [*value["messages"], *given["GECEDraft"]["messages"]]}
         assert bare(given) == bare(expected)
 
 
@@ -415,3 +419,22 @@ def test_a_graph_that_keeps_threads_is_fitted_and_audited_each_time_in_a_thread_
     assert router.settle()
     assert (router.monitor.audits, router.monitor.failed) == (3, 0)
     assert read == [1] * 43
+
+
+def test_a_program_that_keeps_what_a_graph_gives_back_keeps_the_conversation():
+    compiled = node_graph(lambda state: {"messages": [AIMessage("a draft")]})
+    told = []
+    for bot in (compiled, GECERouter(gate(), compiled, condense=None)):
+        state: Any = {"messages": []}
+        for turn in ("who keeps the bees?", "and since when?"):
+            state = bot.invoke({"messages": [*state["messages"], HumanMessage(turn)]})
+        told.append([(m.type, m.text) for m in state["messages"]])
+    assert told[0] == told[1]
+    assert len(told[0]) == 4
+    [update] = GECERouter(gate(), compiled).stream(ASKED, stream_mode="updates")
+    assert [m.text for m in update["GECEDraft"]["messages"]] == ["a draft"]
+
+
+def test_a_misspelled_setting_of_a_retriever_is_refused():
+    with pytest.raises(ValueError, match="on_eror"):
+        GECERetriever(gate=gate(), retriever=FIND, on_eror="raise")

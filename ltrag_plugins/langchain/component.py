@@ -201,7 +201,8 @@ class Shape:
                 remedy = "name the key of the answer: answer='...'"
                 raise InvalidInput(f"the graph's state has {keys}; {remedy}")
         if chosen == "messages":
-            return {"messages": [message_chunk_to_message(message)]}
+            earlier = entries_of(value).get("messages") if _channels(self.chain) else None
+            return {"messages": [*_messages(earlier or ()), message_chunk_to_message(message)]}
         given = value if isinstance(value, Mapping) else {}
         # as `create_retrieval_chain` puts it out where it found nothing
         empty = {key: decision.question if key == "question" else [] for key in keys}
@@ -219,6 +220,8 @@ class Shape:
             return [state]
         name = "GECEDraft"
         known = {"values": state, "updates": {name: state}}
+        if isinstance(state, Mapping) and "messages" in state:
+            known["updates"] = {name: {**state, "messages": state["messages"][-1:]}}
         known["messages"] = message, {"langgraph_node": name}
         if isinstance(modes, str):
             pieces = [known[modes]] if modes in known else []

@@ -588,7 +588,7 @@ class GECERetriever(BaseRetriever):
     condense: Any = True
     on_error: _OnError = "retrieve"
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: RetrieverRun, k: int | None = None

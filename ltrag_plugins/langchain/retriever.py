@@ -76,8 +76,8 @@ class LangChainRetriever:
 
 def checked_k(k: int | None, least: int = 1) -> int | None:
     """The number itself, if passages can be counted by it."""
-    if k is not None and k < least:
-        raise InvalidInput(f"k must be at least {least}, or None for all that is found, got {k}")
+    if k is not None and not (isinstance(k, int) and k >= least):
+        raise InvalidInput(f"k must be at least {least}, or None for all that is found, got {k!r}")
     return k
 
 
@@ -104,7 +104,7 @@ class PassageRetriever(BaseRetriever):
     k: int = 4
     """Most documents to return, also as `invoke(query, k=...)`."""
 
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: RetrieverRun, k: int | None = None
