@@ -7,9 +7,15 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from langchain_core.language_models import FakeListChatModel
 
 from ltrag_plugins.data import digest_of
-from ltrag_plugins.errors import ArtifactMismatch, MissingExtra, UnreadableArtifact
+from ltrag_plugins.errors import (
+    ArtifactMismatch,
+    InvalidInput,
+    MissingExtra,
+    UnreadableArtifact,
+)
 from ltrag_plugins.gece import GECEGate, GECESettings, WordFrequencies
 from tests.gece_parts import Houses, Letters, honest_llm, questions
 
@@ -134,6 +140,12 @@ def test_saving_again_replaces_the_older_gate(folder):
     again = GECEGate.load(folder, llm=honest_llm())
     assert asdict(again.report) == asdict(other.report)
     assert len(list(folder.iterdir())) == 2
+
+
+def test_a_frameworks_model_is_to_be_wrapped(folder):
+    bare = FakeListChatModel(responses=["x"])
+    with pytest.raises(InvalidInput, match="wrap what comes"):
+        GECEGate.load(folder, llm=bare, encoder=Letters())  # type: ignore[arg-type]
 
 
 def test_another_model_is_refused_by_name(folder):

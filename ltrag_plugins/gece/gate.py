@@ -17,7 +17,7 @@ from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.flow import Flow, Observer, World, arun, run, run_many
 from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Decision
-from ltrag_plugins.gece.labels import check_count, collect
+from ltrag_plugins.gece.labels import check_count, check_world, collect
 from ltrag_plugins.gece.models import FitReport, FittedGate
 from ltrag_plugins.gece.savings import Usage, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
@@ -179,11 +179,13 @@ class GECEGate:
 
         Raises:
             UnreadableArtifact: the folder is missing, incomplete or tampered with.
+            InvalidInput: a framework's model or encoder came as it is; wrap it.
             ArtifactMismatch: it was fitted with another model or encoder, or reads gradients
                 that this model does not have.
             MissingExtra: it reads word frequencies of a language: the extra `frequency`.
         """
         path, world = Path(folder), World(llm=llm, encoder=encoder)
+        check_world(world)
         parts, arrays = read_gate(path)
         for part, name in _names(world).items():
             if parts[part] != name:
