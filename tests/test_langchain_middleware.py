@@ -166,7 +166,7 @@ def test_a_chat_goes_on_after_a_turn_without_a_word():
         assert [m.type for m in told] == ["human", "ai", "tool", "ai"], turn
 
 
-@pytest.mark.parametrize("named", ["search", ["search"], [search], (search,)])
+@pytest.mark.parametrize("named", ["search", {"search"}, [search], (search,)])
 def test_the_tools_that_retrieve_are_given_by_name_or_themselves(named):
     judge = RuleGate(World(llm=ScriptedLLM(lambda prompt: "a draft")), never)
     compiled, model = agent(GECEMiddleware(judge, named))

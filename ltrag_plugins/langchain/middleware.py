@@ -1,6 +1,6 @@
 """Gate and calibrator around an agent of `langchain.agents.create_agent`."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from langchain_core.documents import Document
@@ -35,7 +35,7 @@ class GECEMiddleware(AgentMiddleware):
     def __init__(
         self,
         gate: DecidingGate,
-        tools: Sequence[str | BaseTool] | str,
+        tools: Collection[str | BaseTool] | str,
         *,
         draft_answers: bool = False,
         condense: bool | Runnable[Any, Any] | None = True,
@@ -44,7 +44,7 @@ class GECEMiddleware(AgentMiddleware):
         super().__init__()
         self._step = _gate_step(gate, Asking("messages", condense), on_error)
         wanted = "the tools that retrieve, or their names"
-        given = [tools] if isinstance(tools, str) else checked(tools, Sequence, "tools", wanted)
+        given = [tools] if isinstance(tools, str) else checked(tools, Collection, "tools", wanted)
         named = (tool if isinstance(tool, str) else _name_of(tool) for tool in given)
         self._names, self._draft_answers = frozenset(named), draft_answers
 
