@@ -4,12 +4,14 @@ import itertools
 from typing import Any, TypedDict
 
 import pytest
+from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.documents import Document
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -438,3 +440,19 @@ def test_a_program_that_keeps_what_a_graph_gives_back_keeps_the_conversation():
 def test_a_misspelled_setting_of_a_retriever_is_refused():
     with pytest.raises(ValueError, match="on_eror"):
         GECERetriever(gate=gate(), retriever=FIND, on_eror="raise")
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+def test_before_a_chain_with_a_history_the_draft_comes_out_too():
+    histories: dict[str, InMemoryChatMessageHistory] = {}
+    reading = ChatPromptTemplate([("placeholder", "{chat_history}"), ("human", "{question}")])
+    chain = RunnableWithMessageHistory(
+        reading | speaking("from the chain"),
+        lambda session_id: histories.setdefault(session_id, InMemoryChatMessageHistory()),
+        input_messages_key="question",
+        history_messages_key="chat_history",
+    )
+    how: Any = {"configurable": {"session_id": "mine"}}
+    for rule, said in ((always, "from the chain"), (never, "a draft")):
+        out = GECERouter(gate(rule=rule), chain).invoke({"question": "who?"}, how)
+        assert said in str(out)

@@ -22,6 +22,7 @@ from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableParallel, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign
+from pydantic import PydanticUserError
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, World, arun, run
@@ -257,7 +258,10 @@ def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | None:
     kinds = get_args(kind) or (kind,)
     if kind == AnyMessage or all(isinstance(k, type) and issubclass(k, BaseMessage) for k in kinds):
         return "message"
-    properties = chain.get_output_jsonschema().get("properties")
+    try:
+        properties = chain.get_output_jsonschema().get("properties")
+    except PydanticUserError:  # it holds a type without a JSON schema
+        return None
     return tuple(properties) if properties else None
 
 
