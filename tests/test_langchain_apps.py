@@ -456,3 +456,15 @@ def test_before_a_chain_with_a_history_the_draft_comes_out_too():
     for rule, said in ((always, "from the chain"), (never, "a draft")):
         out = GECERouter(gate(rule=rule), chain).invoke({"question": "who?"}, how)
         assert said in str(out)
+
+
+@pytest.mark.parametrize("on_error", ["retrieve", "raise"])
+async def test_a_question_with_an_image_goes_to_the_chain_that_sees_it(on_error):
+    seeing = [{"type": "text", "text": "what is this?"}, {"type": "image", "url": "http://a/b.png"}]
+    blind = gate()
+    router = GECERouter(blind, CHAIN, on_error=on_error)
+    for turns in ([HumanMessage(seeing)], [HumanMessage("hi"), HumanMessage(seeing)]):
+        for out in await every_way(router, {"messages": turns}):
+            assert out.text == "from the chain"
+    words = HumanMessage([{"type": "text", "text": "what is this?"}])
+    assert router.invoke({"messages": [words]}).text == "a draft"

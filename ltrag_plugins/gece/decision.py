@@ -92,6 +92,10 @@ def checked_gate(gate: Any, on_error: str = "raise") -> DecidingGate:
     return checked(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
 
 
+NOT_TEXT = "\N{OBJECT REPLACEMENT CHARACTER}"
+"""Stands in a question for what is no text, as an image."""
+
+
 def guarded(
     question: str,
     gate: Gate,
@@ -101,7 +105,8 @@ def guarded(
 ) -> Flow[Decision]:
     """As `gate.deciding`; where the model fails, a decision to retrieve that says why.
 
-    A question with a `history` (see `prompts.templates.standalone`) is made to stand alone first.
+    A question that holds `NOT_TEXT` retrieves. One with a `history` (see
+    `prompts.templates.standalone`) is made to stand alone first.
 
     A model fails that cannot be reached, gives no token probabilities where the gate reads them,
     sends what cannot be used, or has its answer cut by a content filter. The decision then has an
@@ -113,6 +118,8 @@ def guarded(
             without a word (an emoji) or too long a one retrieves too. A blank text is refused.
         InvalidInput: as `gate.deciding`, whatever `on_error` is.
     """
+    if NOT_TEXT in question:
+        return _announced(_blind(question, "the question holds what is no text, as an image"))
     try:
         question = (yield from standalone(question, history)) if history else question
         decision = yield from gate.deciding(question)
@@ -126,9 +133,13 @@ def guarded(
         if isinstance(error, ModelError):
             why = "the gate's model failed"
             _logger.warning("the gate's model failed, so the question retrieves: %s", error)
-        reason = f"{why}, so nothing spoke against retrieval: {error}"
-        failed = Decision(question, True, math.inf, 1.0, "text", reason, Generation(""))
-        return _announced(failed)
+        return _announced(_blind(question, why, error))
+
+
+def _blind(question: str, why: str, *error: object) -> Decision:
+    """To retrieve, as the gate could not read the question."""
+    reason = ": ".join(map(str, (f"{why}, so nothing spoke against retrieval", *error)))
+    return Decision(question, True, math.inf, 1.0, "text", reason, Generation(""))
 
 
 def question_digest(question: str) -> str:

@@ -26,6 +26,7 @@ from pydantic import PydanticUserError
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, World, arun, run
+from ltrag_plugins.gece.decision import NOT_TEXT
 from ltrag_plugins.langchain.model import own_call, run_merged
 
 ANSWER_KEYS = ("answer", "output", "result", "response", "generation", "text")
@@ -49,7 +50,7 @@ def conversation_of(value: Any, key: str = "question") -> Asked:
         case str():
             return Asked(value)
         case BaseMessage():
-            return Asked(str(value.text))
+            return Asked(_text(value))
         case PromptValue():
             return _last_human(value.to_messages())
         case Sequence():
@@ -87,8 +88,15 @@ def _last_human(messages: Any) -> Asked:
     read = _messages(messages)
     for i in reversed(range(len(read))):
         if isinstance(read[i], HumanMessage):
-            return Asked(str(read[i].text), _turns(read[:i]))
+            return Asked(_text(read[i]), _turns(read[:i]))
     raise InvalidInput(f"there is no human message in {messages!r:.80} to take as the question.")
+
+
+def _text(message: BaseMessage) -> str:
+    """A message's text, with a mark for what else is in it."""
+    blocks = message.content if isinstance(message.content, list) else []
+    other = any(isinstance(block, dict) and block.get("type") != "text" for block in blocks)
+    return str(message.text) + NOT_TEXT * other
 
 
 def _turns(messages: Sequence[BaseMessage]) -> tuple[tuple[str, str], ...]:

@@ -73,12 +73,7 @@ class GECEMiddleware(AgentMiddleware):
 
 
 def _asks(request: Any) -> bool:
-    """Whether a person wrote last, in text alone: of an image the gate would know nothing."""
-    last = [None, *request.messages][-1]
-    return isinstance(last, HumanMessage) and all(
-        isinstance(block, str) or block.get("type") == "text"
-        for block in (last.content if isinstance(last.content, list) else ())
-    )
+    return isinstance([None, *request.messages][-1], HumanMessage)
 
 
 def _name_of(tool: Any) -> str | None:
