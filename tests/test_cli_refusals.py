@@ -119,7 +119,7 @@ def test_too_few_questions_are_refused_before_a_model_is_loaded(tmp_path):
 def test_remedies_are_those_of_the_command_line(tmp_path):
     long = {**NOVEL, "question": "who? " * 2001}
     line = one_line(call(GATE, lines_file(tmp_path / "long.jsonl", long)))
-    assert line.endswith("or fit the gate with a larger --set max_words=N")
+    assert line.endswith("or raise the setting max_words")  # as --set takes it
     unlabelled = lines_file(tmp_path / "bare.jsonl", {"question": "who?"})
     assert one_line(call(GATE, unlabelled)).endswith("; with --passages it needs none")
     bare = lines_file(tmp_path / "q.jsonl", *map(book, range(20)))

@@ -220,7 +220,7 @@ def test_wrong_parts_are_refused_where_they_are_handed_in():
     for known in ("none", "Nothing", None):  # which would be a draft, silently
         with pytest.raises(InvalidInput, match="known must be 'draft' or 'nothing', got"):
             GECERetriever(gate(), AwaitedRetriever(), known=known)
-    with pytest.raises(InvalidInput, match="k must be a whole number, at least 1, got '2'"):
+    with pytest.raises(InvalidInput, match="k must be at least 1, got '2'"):
         PassageRetriever(BM25Retriever([Passage("a")]), k="2")
     for places in ({"direct": "1"}, {"retrieving": "0"}, {"direct": -1}):
         with pytest.raises(InvalidInput, match="must be places of different tools"):

@@ -75,7 +75,7 @@ class PassageRetriever(BaseRetriever):
         wanted = "an ltrag_plugins.retrieval Retriever"
         self._retriever = checked(retriever, Retriever, "retriever", wanted)
         if not isinstance(k, int) or k < 1:
-            raise InvalidInput(f"k must be a whole number, at least 1, got {k!r}.")
+            raise InvalidInput(f"k must be at least 1, got {k!r}.")
         super().__init__()
         self._k = k
 
