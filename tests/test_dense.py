@@ -40,6 +40,7 @@ def test_the_pool_is_not_changed_and_equal_passages_keep_their_order():
 def test_what_cannot_be_searched_is_refused():
     retriever = DenseRetriever(PASSAGES, Letters())
     assert retriever.search([], 3) == []
+    assert len(retriever.search(["a"], np.int64(2))[0]) == 2
     for queries, k in (("a query", 3), (["a"], 0), (["a"], "2")):
         with pytest.raises(InvalidInput):
             retriever.search(queries, k)

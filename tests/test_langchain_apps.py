@@ -468,3 +468,11 @@ async def test_a_question_with_an_image_goes_to_the_chain_that_sees_it(on_error)
             assert out.text == "from the chain"
     words = HumanMessage([{"type": "text", "text": "what is this?"}])
     assert router.invoke({"messages": [words]}).text == "a draft"
+
+
+def test_a_question_that_a_reasoning_model_made_to_stand_alone_is_read():
+    thought = [{"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "who?"}]
+    alone = RunnableLambda(lambda value: AIMessage(thought))
+    router = GECERouter(gate(), CHAIN, condense=alone)
+    told = [HumanMessage("hi"), AIMessage("hello"), HumanMessage("and then?")]
+    assert router.invoke({"messages": told}).text == "a draft"

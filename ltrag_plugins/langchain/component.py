@@ -93,8 +93,9 @@ def _last_human(messages: Any) -> Asked:
 
 
 def _text(message: BaseMessage) -> str:
-    """A message's text, with a mark for what else is in it."""
-    blocks = message.content if isinstance(message.content, list) else []
+    """A message's text, with a mark for what else a person put in it."""
+    asks = isinstance(message, HumanMessage) and isinstance(message.content, list)
+    blocks = message.content if asks else []
     other = any(isinstance(block, dict) and block.get("type") != "text" for block in blocks)
     return str(message.text) + NOT_TEXT * other
 

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, final
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun as AsyncRetrieverRun
@@ -76,7 +76,7 @@ class LangChainRetriever:
 
 def checked_k(k: int | None, least: int = 1) -> int | None:
     """The number itself, if passages can be counted by it."""
-    if k is not None and not (isinstance(k, int) and k >= least):
+    if k is not None and not (isinstance(k, Integral) and k >= least):
         raise InvalidInput(f"k must be at least {least}, or None for all that is found, got {k!r}")
     return k
 

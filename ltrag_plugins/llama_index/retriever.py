@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from numbers import Integral
 from uuid import NAMESPACE_OID, uuid5
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -74,7 +75,7 @@ class PassageRetriever(BaseRetriever):
     def __init__(self, retriever: Retriever, *, k: int = 5) -> None:
         wanted = "an ltrag_plugins.retrieval Retriever"
         self._retriever = checked(retriever, Retriever, "retriever", wanted)
-        if not isinstance(k, int) or k < 1:
+        if not isinstance(k, Integral) or k < 1:
             raise InvalidInput(f"k must be at least 1, got {k!r}.")
         super().__init__()
         self._k = k

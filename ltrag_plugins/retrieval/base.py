@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from numbers import Integral
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -60,7 +61,7 @@ class PassagePool(ABC):
         is raised of a `k` below 1, or of one string in place of a list."""
         if isinstance(queries, str):
             raise InvalidInput(f"search takes a list of queries, got the string {queries[:40]!r}")
-        if not isinstance(k, int) or k < 1:
+        if not isinstance(k, Integral) or k < 1:
             raise InvalidInput(f"search needs k of at least 1, a whole number, got {k!r}")
         return [
             [replace(self.passages[i], score=float(scores[i])) for i in _best(scores, k)]
