@@ -26,6 +26,8 @@ from typing import Any
 from ltrag_plugins.errors import BadRecord, CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.types import Passage, Question
 
+_LINES = "each line is a JSON object of its own"
+
 
 def read_questions(
     path: str | PathLike[str],
@@ -260,11 +262,14 @@ def _parsed(line: bytes, where: str) -> dict[str, Any]:
     try:
         value = json.loads(line.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
-        raise BadRecord(f"{where}, column {error.colno}: not JSON, {error.msg}") from error
+        told = f"{where}, column {error.colno}: not JSON, {error.msg}; {_LINES}"
+        raise BadRecord(told) from error
     except (ValueError, RecursionError) as error:
-        raise BadRecord(f"{where}: not JSON in UTF-8 that can be read, {error}") from error
+        remedy = "; a gzipped file is named .gz" * isinstance(error, UnicodeDecodeError)
+        told = f"{where}: not JSON in UTF-8 that can be read, {error}{remedy}"
+        raise BadRecord(told) from error
     if not isinstance(value, dict):
-        raise BadRecord(f"{where}: expected an object like {{'question': ...}}, got {_kind(value)}")
+        raise BadRecord(f"{where}: expected an object, got {_kind(value)}; {_LINES}")
     return value
 
 

@@ -170,6 +170,11 @@ def test_an_embedding_model_is_an_encoder_with_one_row_per_text_in_order(encoder
     [
         (langchain.LangChainRetriever, [len], "RunnableLambda"),
         (langchain.LangChainEncoder, [len], "Embeddings"),
+        (langchain.GECERouter, [RunnableLambda(lost), GATE], "gate must be a gate"),
+        (langchain.GECERouter, [GATE, "chain"], "retrieving must be a LangChain Runnable, a func"),
+        (partial(langchain.GECERouter, direct=5), [GATE, lost], "direct must be .* got int"),
+        (partial(langchain.GECERouter, audit_rate="a"), [GATE, lost], "audit_rate is a share"),
+        (langchain.passage_of, ["a text"], "a document must be a LangChain Document, got str"),
         (LlamaIndexRetriever, [Lost()], "must be a LlamaIndex BaseRetriever, got Lost"),
         (llama_index.PassageRetriever, [KeywordRetriever()], "must be an ltrag_plugins"),
         (llama_index.LlamaIndexEncoder, ["letters"], "embedding must be a LlamaIndex"),

@@ -90,14 +90,17 @@ def test_side_by_side_only_the_failed_question_retrieves():
     assert [d.retrieve for d in run_many(flows, gate.world)] == [False, True, False]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, None, "0.5"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "0.5", KeyError("table")])
 def test_a_signal_of_ones_own_that_gives_no_number_retrieves(value):
     def odd(question: str) -> float:
+        if "item" not in question and isinstance(value, Exception):
+            raise value
         return float(question.split()[-1]) % 2 if "item" in question else value
 
     llm = ScriptedLLM(lambda prompt: "odd" if "1\n" in prompt else "no")
     asked = [Question(f"what is item {i}", ("odd" if i % 3 else "no",)) for i in range(20)]
-    with pytest.raises(ModelError, match=r"signal 'odd' gave"):
+    told = "raised KeyError: 'table'" if isinstance(value, Exception) else "gave"
+    with pytest.raises(ModelError, match=f"your signal 'odd' {told}"):
         GECEGate.fit([replace(asked[0], text="who?"), *asked], llm=llm, signals={"odd": odd})
     gate = GECEGate.fit(asked, llm=llm, signals={"odd": odd})
     decision = run(guarded("who?", gate), gate.world)

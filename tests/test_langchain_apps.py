@@ -18,6 +18,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph.types import Command, interrupt
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed
 from ltrag_plugins.flow import World
@@ -421,6 +422,33 @@ def test_a_graph_that_keeps_threads_is_fitted_and_audited_each_time_in_a_thread_
     assert router.settle()
     assert (router.monitor.audits, router.monitor.failed) == (3, 0)
     assert read == [1] * 43
+
+
+def test_a_router_before_a_graph_that_keeps_threads_says_that_it_keeps_none(caplog):
+    asked = [f"who keeps bee {i * 'b'}?" for i in range(20)]
+    llm = ScriptedLLM(lambda prompt: "a draft" if len(prompt) % 2 else "another")
+    how: Any = {"llm": llm, "questions": asked, "settings": GECESettings(folds=2)}
+    for saver, said in {None: 0, InMemorySaver(): 1}.items():
+        compiled = node_graph(
+            lambda state: {"messages": [AIMessage("a draft")]}, checkpointer=saver
+        )
+        GECERouter.fit(compiled.with_config(tags=["mine"]), **how, target_rate=0.5)
+        assert caplog.text.count("Make the router a node of the graph") == said
+
+
+async def test_a_command_goes_on_where_the_graph_behind_the_router_stopped():
+    def node(state):
+        return {"messages": [AIMessage(f"you said {interrupt('sure?')}")]}
+
+    compiled = node_graph(node, checkpointer=InMemorySaver())
+    router, asked = GECERouter(gate(), compiled), GECERouter(gate(rule=always), compiled)
+    kept: Any = {"configurable": {"thread_id": "mine"}}
+    for calls in (0, 1):
+        assert "__interrupt__" in asked.invoke(ASKED, kept)
+        command = Command(resume="yes")
+        out = await router.ainvoke(command, kept) if calls else router.invoke(command, kept)
+        assert out["messages"][-1].text == "you said yes"
+    assert router.monitor.retrieved == 1.0
 
 
 def test_a_program_that_keeps_what_a_graph_gives_back_keeps_the_conversation():

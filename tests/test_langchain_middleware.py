@@ -174,6 +174,16 @@ def test_the_tools_that_retrieve_are_given_by_name_or_themselves(named):
     assert model.offered == [[]]
 
 
+def test_a_tool_by_a_name_that_the_agent_does_not_know_is_told(caplog):
+    judge = RuleGate(World(llm=ScriptedLLM(lambda prompt: "a draft")), never)
+    compiled, model = agent(GECEMiddleware(judge, ["serach"]))
+    compiled.invoke(ASKED)
+    assert model.offered[0] == ["search"]
+    assert "no tool of the agent is named serach, so none is held back; its tools: search" in (
+        caplog.text
+    )
+
+
 def test_a_structured_answer_is_the_agents_own_where_the_model_knows():
     asked = ModelRequest(
         model=Agent(lambda prompt: "", offered=[]),

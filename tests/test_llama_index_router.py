@@ -12,7 +12,7 @@ from llama_index.core.query_engine import (
     TransformQueryEngine,
 )
 from llama_index.core.schema import QueryBundle
-from llama_index.core.tools import QueryEngineTool
+from llama_index.core.tools import QueryEngineTool, ToolMetadata
 from pydantic import BaseModel
 
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, LtragError, ModelFailed
@@ -201,6 +201,22 @@ async def test_what_the_engine_finds_and_makes_of_nodes_is_to_be_had_without_the
     assert nodes == inner.retrieve(bundle) != []
     assert router.synthesize(bundle, nodes) == inner.synthesize(bundle, nodes)
     assert await router.asynthesize(bundle, nodes) == inner.synthesize(bundle, nodes)
+
+
+async def test_a_query_about_an_image_goes_to_the_engine_that_sees_it():
+    seen = QueryBundle(UNKNOWN, image_path="raoul.png")
+    judge = gate(never)
+    router = GECERouter(judge, engine(FunctionLLM(reader), AwaitedRetriever()))
+    for response in (router.query(seen), await router.aquery(seen)):
+        assert str(response).startswith("read: ")
+        assert "image" in response.metadata["gece"]["reason"]
+    found = GECERetriever(judge, AwaitedRetriever())
+    assert found.retrieve(seen) == AwaitedRetriever().retrieve(seen) != []
+    assert await found.aretrieve(seen) == AwaitedRetriever().retrieve(seen)
+    tools = [ToolMetadata("looks it up"), ToolMetadata("knows it")]
+    assert GECESelector(judge).select(tools, seen).ind == 0
+    assert judge.world.llm.calls == []
+    assert str(router.query(QueryBundle(KNOWN))) == "Paris"
 
 
 def test_prompts_of_the_engines_are_seen_through_the_router():

@@ -9,6 +9,7 @@ from typing import get_type_hints
 import pytest
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessage, HumanMessage
 
 from ltrag_plugins.artifacts import content_hash
 from ltrag_plugins.calibration import Platt
@@ -236,6 +237,14 @@ def test_a_calibration_by_agreement_asks_for_no_log_probabilities_when_it_is_loa
 ])  # fmt: skip
 def test_messages_may_come_in_any_form_that_langchain_takes(value):
     assert conversation_of(value).question == "who?"
+
+
+def test_a_history_of_messages_is_read_and_anything_else_of_that_name_left_alone():
+    turns = [HumanMessage("who keeps the bees?"), AIMessage("Ann")]
+    asked = conversation_of({"question": "since when?", "history": turns})
+    assert asked.history == (("human", "who keeps the bees?"), ("ai", "Ann"))
+    for other in ("of Rome", ["Livy"], [1], None, {"a": "b"}):
+        assert conversation_of({"question": "since when?", "history": other}).history == ()
 
 
 def test_what_is_no_message_or_no_number_of_passages_is_refused():

@@ -93,7 +93,7 @@ def checked_gate(gate: Any, on_error: str = "raise") -> DecidingGate:
 
 
 NOT_TEXT = "\N{OBJECT REPLACEMENT CHARACTER}"
-"""Stands in a question for what is no text, as an image."""
+"""Stands in a question for what is no text, as an image or a command to a graph."""
 
 
 def guarded(
@@ -119,7 +119,9 @@ def guarded(
         InvalidInput: as `gate.deciding`, whatever `on_error` is.
     """
     if NOT_TEXT in question:
-        return _announced(_blind(question, "the question holds what is no text, as an image"))
+        return _announced(
+            _blind(question, "the input holds what is no text, as an image or a command")
+        )
     try:
         question = (yield from standalone(question, history)) if history else question
         decision = yield from gate.deciding(question)

@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -301,7 +302,8 @@ class Watch:
         rng: random.Random | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if isinstance(audit_rate, bool) or not 0 <= audit_rate <= 1:
+        share = isinstance(audit_rate, Real) and not isinstance(audit_rate, bool)
+        if not (share and 0 <= float(audit_rate) <= 1):
             raise InvalidInput(f"audit_rate is a share from 0 to 1, got {audit_rate!r}")
         self.gate, self._rate, self._correct = gate, audit_rate, correct
         self._rng, self._clock = rng or random.Random(), clock

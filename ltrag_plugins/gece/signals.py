@@ -143,7 +143,13 @@ def drafting(
     for name, signal in own.items():
         waiting = getattr(signal, "acall", None)
         later = waiting and partial(waiting, question)
-        value: object = yield from compute(partial(signal, question), later)
+        try:
+            value: object = yield from compute(partial(signal, question), later)
+        except errors.ModelFailed as error:
+            raised, wrong = error.__cause__, f"your signal {name!r} raised"
+            raise errors.ModelError(
+                f"{wrong} {type(raised).__name__}: {raised} (for {question[:60]!r})"
+            ) from raised
         if not isinstance(value, int | float | np.floating) or not abs(value) < _LARGEST:
             raise errors.ModelError(
                 f"your signal {name!r} gave {value!r} for {question[:60]!r}; a signal is a finite "

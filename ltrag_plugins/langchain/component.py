@@ -43,8 +43,9 @@ class Asked(NamedTuple):
 def conversation_of(value: Any, key: str = "question") -> Asked:
     """The question in a string, a message, a prompt, or a mapping or state that holds one.
 
-    A mapping or state gives its entry `key`, with `chat_history` before it, else its `messages`;
-    of messages the last human one is the question.
+    A mapping or state gives its entry `key`, with `chat_history` (or a `history` of messages)
+    before it, else its `messages`; of messages the last human one is the question. LangGraph's
+    `Command` holds none.
     """
     match value:
         case str():
@@ -55,10 +56,12 @@ def conversation_of(value: Any, key: str = "question") -> Asked:
             return _last_human(value.to_messages())
         case Sequence():
             return _last_human(value)
+    if hasattr(value, "resume"):  # a Command, which goes on where a graph stopped
+        return Asked(NOT_TEXT)
     entries = entries_of(value)
     if key in entries:
         asked = conversation_of(entries[key], key)
-        earlier = () if asked.history else entries.get("chat_history") or ()
+        earlier = () if asked.history else _earlier(entries)
         return Asked(asked.question, _turns(_messages(earlier))) if earlier else asked
     if "messages" in entries:
         return _last_human(entries["messages"])
@@ -66,6 +69,14 @@ def conversation_of(value: Any, key: str = "question") -> Asked:
         f"there is no {key!r} (and no 'messages') in {value!r:.80}. "
         "Pass a string, or name the key that holds the question with question_key."
     )
+
+
+def _earlier(entries: Mapping[str, Any]) -> Any:
+    """The turns before, under the names that LangChain's prompts and histories have for them."""
+    kept = entries.get("history")
+    if not (isinstance(kept, list) and all(isinstance(m, BaseMessage) for m in kept)):
+        kept = ()  # anything may have that name
+    return entries.get("chat_history") or kept
 
 
 def entries_of(value: Any) -> Mapping[str, Any]:
@@ -245,8 +256,7 @@ class Shape:
 def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | None:
     """What a chain says that it puts out: "text", "message", a mapping's keys; None: it does not
     say."""
-    while isinstance(chain, RunnableBindingBase):
-        chain = chain.bound
+    chain = unbound(chain)
     steps, keys = chain.steps if isinstance(chain, RunnableSequence) else [chain], list[str]()
     while steps and isinstance(steps[-1], RunnableAssign | RunnableParallel):
         last = steps.pop()
@@ -274,11 +284,16 @@ def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | None:
     return tuple(properties) if properties else None
 
 
-def _channels(chain: Any) -> tuple[str, ...]:
-    """The keys of a graph's state that come out; none of what is no graph, or has no keys."""
+def unbound(chain: Any) -> Any:
+    """The Runnable itself, without what is bound to it."""
     while isinstance(chain, RunnableBindingBase):
         chain = chain.bound
-    channels = getattr(chain, "output_channels", None)
+    return chain
+
+
+def _channels(chain: Any) -> tuple[str, ...]:
+    """The keys of a graph's state that come out; none of what is no graph, or has no keys."""
+    channels = getattr(unbound(chain), "output_channels", None)
     return tuple(channels) if isinstance(channels, list | tuple) else ()
 
 

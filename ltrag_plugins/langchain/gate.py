@@ -5,6 +5,7 @@ metadata `gece` of every run after it.
 """
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -28,6 +29,7 @@ from langchain_core.runnables.graph import Graph
 from langchain_core.runnables.utils import AddableDict
 from pydantic import BeforeValidator, ConfigDict, create_model
 
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.decision import DecidingGate, Decision, checked_gate, guarded
 from ltrag_plugins.gece.monitor import Monitor, Watch
 from ltrag_plugins.gece.savings import Savings
@@ -40,12 +42,14 @@ from ltrag_plugins.langchain.component import (
     conversation,
     in_graph,
     plain,
+    unbound,
 )
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.model import model_of, own_call
 from ltrag_plugins.langchain.retriever import asking_for, checked_k, document_of
 from ltrag_plugins.llm.base import LLM, Encoder
 
+_logger = logging.getLogger(__name__)
 _OnError = Literal["retrieve", "raise"]
 _CONVERSATION = {"thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map", "session_id"}
 
@@ -182,10 +186,17 @@ class GECERouter(Component):
         store: str | PathLike[str] | None = None,
         correct: Callable[[str, str, str], Any] | LLM | Runnable[Any, Any] | None = None,
     ) -> None:
-        self.gate, self.retrieving = gate, coerce_to_runnable(retrieving)
-        self.direct = None if direct is None else coerce_to_runnable(direct)
-        self.return_decision, self.name = return_decision, name
         self._gate = _gate_step(gate, Asking(question_key, condense), on_error)
+        self.gate, self.retrieving = gate, _runnable(retrieving, "retrieving")
+        self.direct = None if direct is None else _runnable(direct, "direct")
+        self.return_decision, self.name = return_decision, name
+        if gate.world is not None and getattr(unbound(self.retrieving), "checkpointer", None):
+            _logger.warning(
+                "the graph keeps its conversations in a checkpointer, which this router neither "
+                "reads nor writes: a direct answer is in no thread, and a follow-up is judged "
+                "without the turns before. Make the router a node of the graph, or give an agent "
+                "GECEMiddleware"
+            )
         self._shape, self._answer, self._awaited = Shape(answer, self.retrieving), answer, False
         if correct is not None:
             from ltrag_plugins.langchain.fitting import judge_of  # at work a router needs none
@@ -234,7 +245,7 @@ class GECERouter(Component):
         """
         from ltrag_plugins.langchain.fitting import fit_from_chain  # at work a router needs none
 
-        chain = coerce_to_runnable(chain)
+        chain = _runnable(chain, "chain")
         untried: Any = SimpleNamespace(world=None, deciding=guarded)  # for the gate to come
         how: dict[str, Any] = {"condense": condense, "answer": answer, "correct": correct}
         how |= {"question_key": question_key, **options}
@@ -510,6 +521,14 @@ class GECERouter(Component):
         found = asyncio.run_coroutine_threadsafe(asked(), loop).result()
         self._awaited = True
         return found
+
+
+def _runnable(chain: Any, name: str) -> Runnable[Any, Any]:
+    try:
+        return coerce_to_runnable(chain)
+    except TypeError as error:
+        wanted = "a LangChain Runnable, a function, or a dict of them"
+        raise InvalidInput(f"{name} must be {wanted}, got {type(chain).__name__}") from error
 
 
 class _Branch(NamedTuple):

@@ -1,5 +1,6 @@
 """Gate and calibrator around an agent of `langchain.agents.create_agent`."""
 
+import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
@@ -19,6 +20,9 @@ try:
     from langchain.agents.middleware import AgentMiddleware
 except ImportError as error:
     raise missing_extra("langchain>=1.0", "agents") from error
+
+
+_logger = logging.getLogger(__name__)
 
 
 class GECEMiddleware(AgentMiddleware):
@@ -69,6 +73,10 @@ class GECEMiddleware(AgentMiddleware):
         if self._draft_answers and not request.response_format:  # which a draft is not in
             return AIMessage(decision.answer, response_metadata={"gece": {**verdict}})
         kept = [tool for tool in request.tools if _name_of(tool) not in self._names]
+        if self._names and len(kept) == len(request.tools):
+            offered = ", ".join(f"{_name_of(tool)}" for tool in kept) or "none"
+            told = "no tool of the agent is named %s, so none is held back; its tools: %s"
+            _logger.warning(told, " or ".join(sorted(map(str, self._names))), offered)
         return request.override(tools=kept)
 
 

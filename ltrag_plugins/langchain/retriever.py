@@ -25,6 +25,7 @@ SCORE_KEYS = ("relevance_score", "score")
 
 def passage_of(document: Document) -> Passage:
     """A document as a passage: its id kept, its metadata copied, its score read from there."""
+    checked(document, Document, "a document", "a LangChain Document")
     key = _score_key(document.metadata)
     title = document.metadata.get("title")
     return Passage(

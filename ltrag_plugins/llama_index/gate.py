@@ -34,7 +34,7 @@ from llama_index_instrumentation import get_dispatcher
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import arun, run
-from ltrag_plugins.gece.decision import DecidingGate, Decision, checked_gate, guarded
+from ltrag_plugins.gece.decision import NOT_TEXT, DecidingGate, Decision, checked_gate, guarded
 from ltrag_plugins.gece.monitor import Monitor, Watch
 from ltrag_plugins.gece.savings import Savings, Usage
 from ltrag_plugins.gece.settings import GECESettings
@@ -77,6 +77,11 @@ def gece_decide(gate: DecidingGate, question: str, on_error: _OnError) -> Decisi
 async def gece_adecide(gate: DecidingGate, question: str, on_error: _OnError) -> Decision:
     """As `gece_decide`."""
     return _published(await arun(guarded(question, gate, on_error), gate.world))
+
+
+def _question(query: QueryBundle) -> str:
+    """The text, with a mark where it is about an image."""
+    return query.query_str + NOT_TEXT * bool(query.image_path)
 
 
 def _taken(gate: DecidingGate, question: str) -> Decision | None:
@@ -286,7 +291,7 @@ class GECERouter(BaseQueryEngine):
         return await self._query_engine.asynthesize(*args, **kwargs)
 
     def _query(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
-        gate, question = self._gate, query_bundle.query_str
+        gate, question = self._gate, _question(query_bundle)
         decision = _taken(gate, question) or gece_decide(gate, question, self._on_error)
         engine, began = self._query_engine if decision.retrieve else self._direct, perf_counter()
         if isinstance(engine, BaseQueryEngine):
@@ -297,7 +302,7 @@ class GECERouter(BaseQueryEngine):
         return self._seen(decision, query_bundle, response)
 
     async def _aquery(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
-        gate, question = self._gate, query_bundle.query_str
+        gate, question = self._gate, _question(query_bundle)
         decision = _taken(gate, question) or await gece_adecide(gate, question, self._on_error)
         engine, began = self._query_engine if decision.retrieve else self._direct, perf_counter()
         if isinstance(engine, BaseQueryEngine):
@@ -448,14 +453,14 @@ class GECESelector(NoPrompts, BaseSelector):
 
     def _select(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
         places = self._retrieving(choices)
-        decision, theirs = gece_decide(self._gate, query.query_str, self._on_error), None
+        decision, theirs = gece_decide(self._gate, _question(query), self._on_error), None
         if self._among and decision.retrieve:
             theirs = self._among.select([choices[place] for place in places], query)
         return self._selection(decision, places, theirs)
 
     async def _aselect(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
         places = self._retrieving(choices)
-        decision, theirs = await gece_adecide(self._gate, query.query_str, self._on_error), None
+        decision, theirs = await gece_adecide(self._gate, _question(query), self._on_error), None
         if self._among and decision.retrieve:
             theirs = await self._among.aselect([choices[place] for place in places], query)
         return self._selection(decision, places, theirs)
@@ -517,11 +522,11 @@ class GECERetriever(BaseRetriever):
         return {"retriever": self._retriever}
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        decision = gece_decide(self._gate, query_bundle.query_str, self._on_error)
+        decision = gece_decide(self._gate, _question(query_bundle), self._on_error)
         return self._retriever.retrieve(query_bundle) if decision.retrieve else self._of(decision)
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        decision = await gece_adecide(self._gate, query_bundle.query_str, self._on_error)
+        decision = await gece_adecide(self._gate, _question(query_bundle), self._on_error)
         if decision.retrieve:
             return await aretrieve(self._retriever, query_bundle)
         return self._of(decision)
