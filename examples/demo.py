@@ -73,7 +73,10 @@ def main() -> None:
         console.print(f"  LangChain   {out['answer']}  (P(wrong) {p_wrong})", highlight=False)
         console.print(f"  LlamaIndex  {response}", highlight=False)
         console.print(f"  accepted    {'; '.join(other.answers)}", highlight=False)
-    console.print(f"\n{options.out}/ holds the table, what was kept (rag/) and all answers.")
+    console.print(
+        f"\n{options.out}/ holds the table, what was kept (rag/) and all answers. A model of this "
+        "size knows next to nothing; what the parts add to larger ones: docs/benchmarks.md"
+    )
 
 
 def parsed() -> argparse.Namespace:
