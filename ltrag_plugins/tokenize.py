@@ -1,12 +1,46 @@
 """Text to words, in one way for every room."""
 
 import re
-import unicodedata
+from unicodedata import category, normalize
 
-_WORD = re.compile(r"\w+")
+# Thai, Lao, Burmese, Khmer, Japanese, Chinese; and Korean, which glues particles to its words
+_UNSPACED = (
+    "\u0e01-\u0e4e\u0e81-\u0ecd\u1000-\u103f\u1780-\u17d3\u3005-\u3007\u3041-\u309f\u30a1-\u30fa"
+    "\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
+)
+# vowel signs and accents that have no letter of their own with them; \w leaves them out
+_MARKS = "".join(c for c in map(chr, range(0x300, 0x2000)) if category(c) in ("Mn", "Mc"))
+_POINTS = re.compile(  # of the Turkish i in lower case, and the vowels of Hebrew and Arabic
+    "(?<=i)\u0307|[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c7]|[\u0610-\u061a\u0640\u064b-\u0652\u0670]"
+)
+_GROUPING = re.compile(r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3})")
+_APART = re.compile(rf"[{_UNSPACED}][{_MARKS}]*")
+_WORD = re.compile(rf"{_APART.pattern}|[^\W{_UNSPACED}](?:[^\W{_UNSPACED}]|[{_MARKS}])*")
+
+PIECE = re.compile(rf"[{_UNSPACED}]{{1,10}}[^\s{_UNSPACED}]*|[^\s{_UNSPACED}]+")
+"""A word between blanks; of text without blanks ten characters, and what stands at their end."""
+
+
+def folded(text: str) -> str:
+    """The text in NFKC, without upper case ("Straße" as "STRASSE", "İzmir" as "Izmir"), points for
+    the vowels of Arabic and Hebrew, and no-break spaces in a number."""
+    if text.isascii():
+        return text.lower()
+    return _POINTS.sub("", normalize("NFKC", _GROUPING.sub("", text)).casefold())
+
+
+def spaced(text: str) -> str:
+    """The text with blanks around each character of Korean and of scripts without blanks."""
+    return text if text.isascii() else _APART.sub(r" \g<0> ", text)
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters, digits and underscores of any script, lower-cased (after NFKC), without
-    stemming or stop words. Scripts written without spaces come out as whole runs."""
-    return _WORD.findall(unicodedata.normalize("NFKC", text).lower())
+    """Runs of letters, digits and underscores of any script, `folded`, without stemming or stop
+    words. Each character of Korean and of scripts without blanks is a word."""
+    return _WORD.findall(folded(text))
+
+
+def length(text: str) -> int:
+    """How many words a person counts: two characters that `words` sets apart are about one."""
+    found = words(text)
+    return len(found) - sum(map(bool, map(_APART.fullmatch, found))) // 2

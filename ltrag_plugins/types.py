@@ -93,6 +93,12 @@ class Question:
     context: str = ""
     """What the question is about, where it comes with a text of its own."""
 
+    def __post_init__(self) -> None:
+        for text in (self.text, *([None] if self.answers is None else self.answers)):
+            if not isinstance(text, str):
+                remedy = "write a number as '1984', and no answers as ()"
+                raise InvalidInput(f"questions and answers are texts, got {text!r:.60}; {remedy}")
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

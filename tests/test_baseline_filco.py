@@ -97,6 +97,18 @@ def test_only_sentences_that_are_truly_there_are_kept(reply, kept):
     assert filtered([EMMA, BREAD], [reply, good.text]) == [*left, good]
 
 
+@pytest.mark.parametrize(
+    ("text", "reply", "kept"),
+    [
+        ("爱玛是一本小说。它很旧了。", "爱玛是一本小说", "爱玛是一本小说。"),
+        ("यह किताब है। यह पुरानी है।", "यह पुरानी है", "यह पुरानी है।"),
+    ],
+)
+def test_sentences_of_other_scripts_are_told_apart(text, reply, kept):
+    [passage] = filtered([Passage(text)], [reply])
+    assert passage.text == kept
+
+
 def test_where_all_are_left_out_all_come_back_whole():
     assert filtered([EMMA, BREAD], ["none", "none"]) == [EMMA, BREAD]
 

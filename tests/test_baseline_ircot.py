@@ -94,6 +94,9 @@ def test_once_there_is_no_room_for_a_passage_nothing_more_is_thought():
         ("He was at Yahoo! as a clerk. He left.", "He was at Yahoo! as a clerk."),
         ('He said "yes." Then he left.', 'He said "yes."'),
         ("爱玛是一本书。很旧。", "爱玛是一本书。"),
+        ("यह किताब है। यह पुरानी है।", "यह किताब है।"),
+        ("هل هذا كتاب؟ نعم.", "هل هذا كتاب؟"),
+        ("یہ کتاب ہے۔ پرانی ہے۔", "یہ کتاب ہے۔"),
         (" \n ", ""),
         # one that says what the answer is concludes
         ("so THE ANSWER IS: Bath.", ""),

@@ -46,6 +46,13 @@ def test_long_passages_are_cut_by_words():
     assert passages_block([long], max_words=3) == "Numbers: 0 1 2"
 
 
+def test_a_long_passage_without_blanks_is_cut_too():
+    # ten characters, and the mark behind them, for a word
+    sentence = "巴黎是法国的首都城市。"
+    assert passages_block([Passage(sentence * 500)], max_words=3) == sentence * 3
+    assert passages_block([Passage("수도는, 서울")], max_words=1) == "수도는,"
+
+
 def test_a_template_without_room_for_its_parts_is_refused():
     for template in ("{passages}", "{question}", "neither"):
         with pytest.raises(InvalidInput, match="template must hold"):

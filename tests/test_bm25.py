@@ -77,6 +77,21 @@ def test_passages_are_found_by_their_words_whatever_their_case_and_script(engine
     assert ids(BM25Retriever(pool, engine=engine).search([query], k)) == [found]
 
 
+@pytest.mark.parametrize(
+    ("query", "best", "other"),
+    [
+        ("法国的首都是哪里？", "巴黎是法国的首都。", "东京是日本的首都。"),
+        ("フランスの首都はどこですか", "パリはフランスの首都です。", "東京は日本の首都です。"),
+        ("เมืองหลวงของฝรั่งเศสคืออะไร", "ปารีสเป็นเมืองหลวงของฝรั่งเศส", "ช้างเป็นสัตว์ใหญ่"),
+        ("프랑스의 수도는 어디입니까?", "파리는 프랑스에 있는 수도이다", "도쿄는 일본에 있다"),
+        ("फ्रांस की राजधानी", "पेरिस फ्रांस में है", "वर्णमाला में क, न, फ, र, स हैं"),
+    ],
+)
+def test_a_question_in_any_script_finds_its_passage(engine, query, best, other):
+    pool = [Passage(other, id="other"), Passage(best, id="best")]
+    assert ids(BM25Retriever(pool, engine=engine).search([query], 1)) == [["best"]]
+
+
 def test_a_word_in_every_passage_still_counts(engine):
     # Robertson's idf would be negative here, and the passages lost
     pool = [Passage("cat"), Passage("cat cat"), Passage("cat dog")]

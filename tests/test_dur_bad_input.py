@@ -65,6 +65,16 @@ def test_what_cannot_be_trained_is_refused_before_the_model_is_asked(settings, g
     assert llm.prompts == []
 
 
+def test_settings_that_are_none():
+    with pytest.raises(InvalidInput, match=r"settings must be DURSettings.*got dict"):
+        trained({"epochs": 1})
+
+
+def test_questions_may_come_one_by_one():
+    one_by_one = trained(SETTINGS, candidates=iter(CANDIDATES), validation=iter(VALIDATION))
+    assert numbers(one_by_one) == numbers(trained(SETTINGS))
+
+
 def test_candidates_without_ids_are_nobodys_twins():
     assert trained(SETTINGS, candidates=[replace(c, id="") for c in CANDIDATES]).stopped is None
 

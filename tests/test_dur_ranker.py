@@ -192,6 +192,14 @@ def test_a_vector_that_is_no_number_and_a_count_that_is_wrong_are_not_kept():
     assert encoder.texts == ["q", "a", "b"]
 
 
+@pytest.mark.parametrize("candidates", ["ab", ["a text"], [None]])
+def test_candidates_that_are_plain_texts_are_named(candidates):
+    with pytest.raises(InvalidInput, match=r"a candidate must be .*Passage\(text\), got"):
+        a_ranker().rank("Who?", candidates)
+    with pytest.raises(InvalidInput, match="the question must be a string, got list"):
+        a_ranker().rank(["Who?"], [Passage("a text")])
+
+
 def test_threads_that_share_a_ranker_get_what_each_would_get_alone():
     ranker, passages = kept_by(Nonsense(), [str(i) for i in range(60)], cached_texts=7)
     shares = [passages[i : i + 20] for i in range(40)]

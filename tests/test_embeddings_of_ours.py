@@ -42,6 +42,13 @@ def test_there_and_back_the_vectors_are_the_same(there_and_back):
     assert "letters" in encoder.name
 
 
+def test_an_embedding_that_became_a_dictionary_is_the_same_again():
+    embedding = LtragEmbedding(Letters(), embed_batch_size=3)
+    again = LtragEmbedding.from_dict(embedding.to_dict(), encoder=Letters())
+    assert again.to_dict() == embedding.to_dict()
+    assert again.get_query_embedding(ASKED) == embedding.get_query_embedding(ASKED)
+
+
 @pytest.mark.parametrize("kind", [LtragEmbeddings, LtragEmbedding])
 def test_what_is_no_encoder_is_refused(kind):
     with pytest.raises(InvalidInput, match="Encoder"):

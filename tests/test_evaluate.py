@@ -108,6 +108,7 @@ def test_a_mistake_in_a_method_is_no_failure_of_the_model(tmp_path):
 @pytest.mark.parametrize(("told", "kind", "match"), [
     ({"questions": []}, InvalidInput, "needs questions and methods"),
     ({"cells": []}, InvalidInput, "needs questions and methods"),
+    ({"cells": ["direct"]}, InvalidInput, r"a cell must be cell_of\(.*got str 'direct'"),
     ({"questions": [Question("Why?", (), "q9")]}, MissingReferences, "'q9'"),
     ({"questions": [*QUESTIONS] * 2}, InvalidInput, "'q0' comes twice"),
     ({"cells": [DIRECT, DIRECT]}, InvalidInput, "'direct' comes twice"),

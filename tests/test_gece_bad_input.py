@@ -20,8 +20,9 @@ from ltrag_plugins.errors import (
     PromptTooLong,
     RetrieverFailed,
 )
-from ltrag_plugins.flow import World
+from ltrag_plugins.flow import World, run
 from ltrag_plugins.gece import Evidence, GECEGate, GECESettings
+from ltrag_plugins.gece.signals import drafting
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, GenerationSettings, Question, Token
 from tests.gece_parts import Letters, answer, honest_llm, questions, said
@@ -101,6 +102,26 @@ def test_fewer_than_twenty_calibration_questions():
 
 def test_calibration_questions_that_are_no_questions():
     refused(InvalidInput, r"Question\(text, answers\)", questions=[7] * 20)
+
+
+@pytest.mark.parametrize("given", [{"text": 7}, {"answers": (1984,)}, {"answers": None}])
+def test_a_question_or_an_answer_that_is_no_text(given):
+    with pytest.raises(InvalidInput, match=r"are texts, got (7|1984|None); write a number as"):
+        Question(**{"text": "Which year?"} | given)
+
+
+def test_parts_of_a_fit_that_are_something_else():
+    refused(InvalidInput, "signals must be functions by name, got list", signals=[len])
+    refused(InvalidInput, r"signals\['a'\] must be a function.*got str 'len'", signals={"a": "len"})
+    refused(InvalidInput, r"settings must be GECESettings.*got dict", settings={"samples": 3})
+    refused(InvalidInput, "frequencies must be WordFrequencies.*got str 'de'", frequencies="de")
+    refused(InvalidInput, "correct must be a model, or a function.*'contains'", correct="contains")
+
+
+def test_a_signal_that_gives_a_number_of_numpys():
+    own = {"theirs": lambda text: np.int64(len(text)), "ours": len}
+    found = run(drafting(KNOWN, PRODUCT, own=own), World(llm=honest_llm())).extra
+    assert found == {"theirs": len(KNOWN), "ours": len(KNOWN)}
 
 
 def test_a_calibration_question_without_accepted_answers():

@@ -37,6 +37,8 @@ CHAIN = [f"It is {COLOURS[i % 8]}." for i in range(60)]
         ("", "Jane Austen", False),
         ("Jane Austen", " ", False),
         ("!!!", "!!!", True),
+        ("法国的首都是巴黎。", "巴黎", True),
+        ("서울입니다", "부산", False),
     ],
 )
 def test_short_answers_agree_by_their_words(answer, other, same):

@@ -8,7 +8,7 @@ from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.documents import Document
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
-from langchain_core.output_parsers import StrOutputParser
+from langchain_core.output_parsers import PydanticOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.runnables.history import RunnableWithMessageHistory
@@ -19,6 +19,7 @@ from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
+from pydantic import BaseModel, create_model
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed
 from ltrag_plugins.flow import World
@@ -175,6 +176,42 @@ def test_what_the_chain_gave_at_an_earlier_call_is_the_shape_where_it_does_not_s
     mixed = GECERouter(gate(rule=lambda q, _: "rare" in q), untyped, question_key="input")
     first, _ = mixed.batch([{"input": "hi"}, {"input": "rare"}])
     assert first["answer"] == "a draft"
+
+
+class Cited(BaseModel):
+    answer: str
+    citations: list[int]
+    confidence: float = 0.5
+
+
+class Rated(BaseModel):
+    answer: str
+    stars: int
+
+
+@pytest.mark.parametrize("chain", [
+    speaking('{"answer": "found", "citations": [1]}') | PydanticOutputParser(pydantic_object=Cited),
+    RunnableLambda(lambda _: Cited(answer="found", citations=[1])).with_types(output_type=Cited),
+])  # fmt: skip
+async def test_the_draft_fills_the_model_that_the_chain_puts_out(chain):
+    drafted = Cited(answer="a draft", citations=[])
+    router = GECERouter(gate(), chain)
+    assert [*await every_way(router, "who?"), *router.stream("who?")] == [drafted] * 5
+    seen = GECERouter(gate(rule=lambda q, _: "rare" in q), chain | (lambda found: found))
+    assert seen.invoke("rare") == Cited(answer="found", citations=[1])
+    assert seen.invoke("who?") == drafted
+
+
+@pytest.mark.parametrize("model", [Rated, create_model("Two", left=(str, ""), right=(str, ""))])
+def test_a_model_that_no_draft_fills_is_refused_with_the_remedy(model):
+    def chain(value):
+        raise AssertionError
+
+    typed = RunnableLambda(chain).with_types(output_type=model)
+    with pytest.raises(InvalidInput, match="answer="):
+        GECERouter(gate(), typed).invoke("who?")
+    own = GECERouter(gate(), typed, answer=lambda d: Rated(answer=d.answer, stars=0))
+    assert own.invoke("who?") == Rated(answer="a draft", stars=0)
 
 
 def test_the_shape_can_be_said():

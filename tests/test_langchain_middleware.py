@@ -1,11 +1,13 @@
 """GECEMiddleware and SGICMiddleware in agents of `create_agent`."""
 
+import json
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import ModelRequest
-from langchain.agents.structured_output import ToolStrategy
+from langchain.agents.middleware import ModelRequest, wrap_tool_call
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 
@@ -119,6 +121,31 @@ async def test_what_a_tool_found_for_an_earlier_question_is_not_read_again():
         assert "found for" not in reader.prompts[-1]
 
 
+async def test_what_a_failed_tool_says_is_no_document():
+    @wrap_tool_call
+    async def failing(request, handler):
+        return ToolMessage("Error: Bob", tool_call_id=request.tool_call["id"], status="error")
+
+    reader = ScriptedLLM(lambda prompt: "Bob" if "Bob" in prompt else "no idea")
+    compiled, _ = agent(failing, SGICMiddleware(SGICCalibrator(reader, settings=SAYS)))
+    out = await compiled.ainvoke(ASKED)
+    assert [out["messages"][i].text for i in (2, 3)] == ["Error: Bob", "no idea"]
+
+
+class Structured(FunctionChat):
+    def bind_tools(self, tools, **kwargs):
+        return self
+
+
+def test_a_structured_answer_is_not_calibrated():
+    schema = {"title": "Answer", "type": "object", "properties": {"who": {"type": "string"}}}
+    sgic = SGICMiddleware(SGICCalibrator(ScriptedLLM(lambda prompt: "bees"), settings=SAYS))
+    model = Structured(lambda prompt: '{"who": "Ada"}')
+    compiled = create_agent(model, middleware=[sgic], response_format=ProviderStrategy(schema))
+    out = compiled.invoke(ASKED)
+    assert json.loads(out["messages"][-1].text) == out["structured_response"] == {"who": "Ada"}
+
+
 @pytest.mark.parametrize("offered", [
     {"type": "search"},
     {"type": "function", "function": {"name": "search", "parameters": {}}},
@@ -138,6 +165,7 @@ def test_a_providers_own_tools_are_known_by_name_or_type(offered):
 class Request:
     messages: list
     tools: list
+    tool_choice: Any = None
 
     def override(self, **changes):
         return replace(self, **changes)
@@ -172,6 +200,22 @@ def test_the_tools_that_retrieve_are_given_by_name_or_themselves(named):
     compiled, model = agent(GECEMiddleware(judge, named))
     compiled.invoke(ASKED)
     assert model.offered == [[]]
+
+
+@pytest.mark.parametrize("choice", [
+    "search",
+    {"type": "tool", "name": "search"},
+    {"type": "function", "function": {"name": "search"}},
+])  # fmt: skip
+def test_a_tool_that_is_held_back_is_not_demanded(choice):
+    middleware = GECEMiddleware(RuleGate(World(llm=ScriptedLLM(str)), never), ["search"])
+    rest = [{"type": "code"}]
+    request = Request([HumanMessage("who?")], [*rest, search], choice)
+    assert middleware.wrap_model_call(request, lambda given: given) == replace(
+        request, tools=rest, tool_choice=None
+    )
+    other = replace(request, tool_choice="any")
+    assert middleware.wrap_model_call(other, lambda given: given).tool_choice == "any"
 
 
 def test_a_tool_by_a_name_that_the_agent_does_not_know_is_told(caplog):

@@ -19,6 +19,7 @@ from ltrag_plugins.errors import EmptyQuestion, InvalidInput, ModelFailed
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.langchain import GECERouter, LangChainLLM
+from ltrag_plugins.langchain.fitting import streamed_text
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from tests.gates import RuleGate, always, never
 from tests.langchain_parts import FunctionChat, Runs, soon
@@ -115,8 +116,9 @@ def test_a_failing_step_before_the_gate_fails_its_own_question_alone():
 def of_form(value):
     """The form of a stream's piece: messages by their kind, the rest by keys and places."""
     if isinstance(value, dict):
-        return {"node" if key in ("n", "GECEDraft") else key: of_form(v) for key, v in value.items()
-                if key in ("n", "GECEDraft", "messages")}  # fmt: skip
+        nodes = dict.fromkeys(("n", "GECEDraft"), "node")
+        known = (*nodes, "messages", "type", "ns", "data", "interrupts")
+        return {nodes.get(k, k): of_form(v) for k, v in value.items() if k in known}
     if isinstance(value, tuple | list):
         return type(value), [of_form(one) for one in value if not isinstance(one, HumanMessage)]
     return value if isinstance(value, str) else isinstance(value, AIMessage)
@@ -141,6 +143,44 @@ async def test_before_a_graph_the_draft_is_streamed_as_the_graph_streams(mode, s
     assert len(draft) == len([mode] if mode is None or isinstance(mode, str) else mode)
     assert "known: hi" in str(draft)
     assert str([piece async for piece in router.astream(given[1], **how)])[:60] == str(draft)[:60]
+
+
+@pytest.mark.parametrize("mode", [None, "values", "updates", "messages", ["values", "messages"]])
+async def test_before_a_graph_the_draft_has_the_version_that_was_asked_for(mode):
+    def node(state):
+        return {"messages": [AIMessage("from the graph", id="1")]}
+
+    graph = StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile()
+    router = GECERouter(gate(), graph, audit_rate=1.0)
+    how = {"version": "v2"} | ({"stream_mode": mode} if mode else {})
+    given = [{"messages": [HumanMessage(text)]} for text in ("rare", "hi")]
+    draft = [*router.stream(given[1], **how)]
+    forms, own = ({str(of_form(piece)) for piece in some}
+                  for some in (draft, graph.stream(given[0], **how)))  # fmt: skip
+    assert forms <= own
+    assert len(draft) == (len(mode) if isinstance(mode, list) else 1)
+    assert {str(of_form(piece)) async for piece in router.astream(given[1], **how)} == forms
+    bound = GECERouter(gate(), graph.bind(version="v2"))
+    for one in (router.invoke(given[1], version="v2"), await bound.ainvoke(given[1]),
+                *router.batch(given[1:], version="v2")):  # fmt: skip
+        assert type(one) is type(graph.invoke(given[0], version="v2"))
+        assert [m.text for m in one.value["messages"]] == ["hi", "known: hi"]
+    assert router.settle()
+    assert (router.monitor.audits, router.monitor.failed) == (4, 0)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("mode", ["values", "updates", "messages", ["messages", "values"]])
+def test_the_answer_in_what_a_graph_gives_is_found_in_both_versions(mode, version):
+    def node(state):
+        return {"messages": [AIMessage("from the graph", id="1")]}
+
+    graph = StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile()
+    given = {"messages": [HumanMessage("rare")]}
+    pieces = [*graph.stream(given, stream_mode=mode, version=version)]
+    for chunks in (pieces, [graph.invoke(given, version=version)]):
+        assert streamed_text(chunks) == "from the graph"
+    assert streamed_text([]) == ""
 
 
 def test_the_question_may_lie_under_another_key():
@@ -345,6 +385,16 @@ def test_in_a_batch_every_prompt_of_the_merged_call_belongs_to_its_own_question(
     ]
     assert len({run["parent"] for run in drafts}) == 4
     assert sorted(pairs) == sorted((question, question) for question in questions)
+
+
+def test_in_a_batch_a_bound_model_reports_each_prompt_to_its_own_questions_callbacks():
+    runs = [Runs(), Runs()]
+    judge = RuleGate(World(llm=LangChainLLM(FunctionChat(draft).bind(user="me"))))
+    GECERouter(judge, search).batch(["rare", "hi"], [{"callbacks": [one]} for one in runs])
+    for question, one in zip(["rare", "hi"], runs, strict=True):
+        [call] = one.named("ltrag_call")
+        assert call["inputs"][0][0].text == question
+        assert one.ancestry(call) == ["ltrag_call", "GECEGate", "GECERouter"]
 
 
 def test_each_input_of_a_batch_keeps_its_own_callbacks():

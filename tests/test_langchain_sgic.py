@@ -7,11 +7,14 @@ from typing import TypedDict
 
 import pytest
 from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import PromptTemplate
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import ConfigurableField, RunnableLambda, RunnablePassthrough
+from langchain_core.vectorstores import InMemoryVectorStore
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from pydantic import Field
 
@@ -245,11 +248,45 @@ def test_in_a_batch_every_prompt_belongs_to_its_own_question():
         assert f"Question: {question}" in run_["inputs"][0][0].text
 
 
+@pytest.mark.parametrize("k", [None, 2])
+async def test_in_a_batch_every_search_belongs_to_its_own_question(k):
+    store = InMemoryVectorStore.from_documents(DOCUMENTS, DeterministicFakeEmbedding(size=8))
+    search = store.as_retriever().configurable_fields(
+        search_kwargs=ConfigurableField("search_kwargs")
+    )
+    runs = [Runs(), Runs(), Runs()]
+    configs = [{"callbacks": [one]} for one in runs]
+    configs[0]["configurable"] = {"search_kwargs": {"k": 1}}
+    texts = [f"Where is {place}?" for place in ("Ayr", "Bute", "Crail")]
+    calibrator = looking(chat(), search, k=k, settings=SGICSettings(rounds=0))
+    for given in (calibrator.batch(texts, configs), await calibrator.abatch(texts, configs)):
+        assert [len(out["documents"]) for out in given] == [1, k or 3, k or 3]
+    for text, one in zip(texts, runs, strict=True):
+        for found in one.named("VectorStoreRetriever"):
+            assert one.by_id[found["parent"]]["inputs"] == found["inputs"] == text
+        assert len(one.named("VectorStoreRetriever")) == 2
+
+
 class State(TypedDict, total=False):
     question: str
     documents: list[Document]
     answer: str
     score: float
+
+
+def test_a_threads_next_question_is_searched_for():
+    search = Search()
+    calibrator = looking(chat(), search, settings=SGICSettings(rounds=0), condense=None)
+    builder = StateGraph(State).add_node("answer", calibrator).add_edge(START, "answer")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    thread = {"configurable": {"thread_id": "1"}}
+    for text in ("Where is Ayr?", "Where is Bute?"):
+        state = graph.invoke({"question": text}, thread)
+        assert search.asked[-1][0] == text
+        assert [d.id for d in state["documents"]] == [d.id for d in DOCUMENTS]
+    state = graph.invoke({"question": "Where is Crail?", "documents": DOCUMENTS[:1]}, thread)
+    assert len(search.asked) == 2
+    assert len(state["documents"]) == 1
 
 
 @pytest.mark.parametrize(("most", "answer"), [(3, "East Lothian"), (2, "Pass.")])

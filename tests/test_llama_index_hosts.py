@@ -2,6 +2,7 @@
 
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent, ToolCallResult
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import ChatMessage, MessageRole, ToolCallBlock
 from llama_index.core.base.response.schema import StreamingResponse
 from llama_index.core.chat_engine import (
@@ -153,6 +154,20 @@ async def test_the_draft_is_marked_and_the_mark_is_shown_to_no_model():
     plain = gated(known="nothing")
     assert plain.retrieve(KNOWN[0]) == await plain.aretrieve(KNOWN[0]) == []
     assert [node.node_id for node in plain.retrieve(UNKNOWN[0])] == ["emma"]
+
+
+async def test_a_retriever_that_leaves_out_its_base_class_is_gated_as_any():
+    class Bare(BaseRetriever):
+        def __init__(self) -> None:
+            """As LlamaIndex allows, without that of `BaseRetriever`."""
+
+        def _retrieve(self, query_bundle):
+            return KeywordRetriever().found(query_bundle.query_str)
+
+    for question in (KNOWN[0], UNKNOWN[0]):
+        wanted = [node.text for node in gated().retrieve(question)]
+        assert [node.text for node in gated(Bare()).retrieve(question)] == wanted != []
+        assert [node.text for node in await gated(Bare()).aretrieve(question)] == wanted
 
 
 def tools(deciding: RuleGate) -> list[QueryEngineTool]:

@@ -6,9 +6,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from llama_index.core.base.llms.generic_utils import messages_to_prompt
 from llama_index.core.base.llms.types import ChatResponse, CompletionResponse, LogProb, TextBlock
 from llama_index.core.llms import ChatMessage, MockLLM
 from llama_index.core.llms.callbacks import llm_chat_callback
+from llama_index.core.prompts import PromptTemplate
 from llama_index.llms.openai import OpenAI
 from llama_index.llms.openai_like import OpenAILike
 
@@ -57,6 +59,32 @@ def test_settings_go_with_the_call_and_nothing_stays_on_the_callers_model():
     bare = {"max_tokens": 64, "temperature": 0.0, "logprobs": True}
     assert model.seen == [{**asked, "logprobs": True}, bare]
     assert (model.model_dump(), set(vars(model))) == (before, attributes)
+
+
+class AllMessages(AsyncFunctionLLM):
+    """Its function is given all of a chat's messages, as one text."""
+
+    def chat(self, messages, **kwargs):
+        return super().chat([ChatMessage(messages_to_prompt(messages))], **kwargs)
+
+    async def achat(self, messages, **kwargs):
+        return await super().achat([ChatMessage(messages_to_prompt(messages))], **kwargs)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+async def test_a_prompt_stands_among_those_of_the_llm_as_in_an_engines_call(chat):
+    sent, fields = [], {
+        "system_prompt": "Answer in German.",
+        "query_wrapper_prompt": PromptTemplate("<u>{query_str}</u>"),
+        "completion_to_prompt": "[{}]".format,
+    }  # fmt: skip
+    model = AllMessages(lambda prompt: sent.append(prompt) or "ja", is_chat_model=chat, **fields)
+    model.predict(PromptTemplate("Is it {thing}?"), thing="{Emma}")
+    [first] = sent
+    assert "Answer in German." in first
+    LlamaIndexLLM(model).generate(["Is it {Emma}?"])
+    await LlamaIndexLLM(model).agenerate(["Is it {Emma}?"])
+    assert sent == [first] * 3
 
 
 def test_settings_are_sent_under_the_names_that_the_model_wants():
@@ -177,6 +205,8 @@ async def test_our_model_answers_alike_through_all_eight_calls_of_an_llm():
     assert llm.chat(messages).message.content == wanted
     assert [r.delta for r in llm.stream_chat(messages)] == [wanted]
     assert llm.complete("word", max_tokens=2).text == "word 2"
+    left_out = {"max_tokens": None, "temperature": None, "stop": None, "seed": None}
+    assert llm.complete("word", **left_out).text == "word 9"
 
 
 def test_our_model_tells_llama_index_its_limits():

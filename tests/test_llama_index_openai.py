@@ -211,9 +211,13 @@ def test_llama_indexs_own_settings_are_the_defaults(monkeypatch, tmp_path):
     assert again.ranker.encoder.name == plain.ranker.encoder.name
 
 
-def test_messages_say_what_a_llama_index_user_does():
+def test_messages_say_what_a_llama_index_user_does(monkeypatch):
     silent = SGICCalibrator(FunctionLLM(lambda prompt: "Austen"))
     with pytest.raises(NoTokenProbabilities, match=r"LlamaIndexLLM\(llm, logprobs=True\)"):
         silent.get_response("Who wrote Emma?", ["Emma is a novel."])
     with pytest.raises(InvalidInput, match=r"Settings\.embed_model"):
         DURReranker(untrained="encoder")
+    monkeypatch.setattr(Settings, "_llm", None)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(InvalidInput, match=r"needs llm=\.\.\., or Settings\.llm: "):
+        SGICCalibrator()

@@ -198,7 +198,9 @@ async def test_what_the_engine_finds_and_makes_of_nodes_is_to_be_had_without_the
     inner = engine()
     router, bundle = GECERouter(gate(never), inner), QueryBundle(UNKNOWN)
     nodes = router.retrieve(bundle)
-    assert nodes == inner.retrieve(bundle) != []
+    assert nodes == inner.retrieve(bundle) == await router.aretrieve(bundle) != []
+    wrapped = TransformQueryEngine(inner, IdentityQueryTransform())  # which cannot await nodes
+    assert await GECERouter(gate(never), wrapped).aretrieve(bundle) == nodes
     assert router.synthesize(bundle, nodes) == inner.synthesize(bundle, nodes)
     assert await router.asynthesize(bundle, nodes) == inner.synthesize(bundle, nodes)
 
@@ -224,6 +226,25 @@ def test_prompts_of_the_engines_are_seen_through_the_router():
     key = "query_engine:response_synthesizer:text_qa_template"
     assert key in router.get_prompts()
     assert "direct:response_synthesizer:text_qa_template" in router.get_prompts()
+
+
+def written_json(prompt: str) -> str:
+    return '{"name": "Austen"}'
+
+
+@pytest.mark.parametrize("made", [
+    {"llm": FunctionLLM(written_json), "output_cls": Author},
+    {"llm": FunctionLLM(written_json).as_structured_llm(Author)},
+])  # fmt: skip
+def test_an_engine_that_answers_in_objects_wants_a_direct_engine_that_does(made):
+    structured = engine(**made)
+    wrapped = TransformQueryEngine(structured, IdentityQueryTransform())
+    for inner, direct in ((structured, None), (wrapped, FunctionLLM(reader))):
+        with pytest.raises(InvalidInput, match=r"answers in Author objects.*Give direct="):
+            GECERouter(gate(), inner, direct=direct)
+    for rule in (always, never):
+        router = GECERouter(gate(rule), structured, direct=structured)
+        assert router.query("Is Emma a novel?").name == "Austen"
 
 
 def test_wrong_parts_are_refused_where_they_are_handed_in():

@@ -22,11 +22,13 @@ from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput
-from ltrag_plugins.llama_index import SGICCalibrator, SGICEvaluator, node_of
+from ltrag_plugins.flow import World
+from ltrag_plugins.llama_index import GECERouter, SGICCalibrator, SGICEvaluator, node_of
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import SGICSettings
 from tests.framework_parts import LlamaIndex, dumped
+from tests.gates import RuleGate, always, never
 from tests.llama_index_parts import AwaitedRetriever, FunctionLLM, traced
 from tests.sgic_parts import LOOKING, QUESTION, THREE, answered, model, said
 
@@ -233,6 +235,23 @@ async def test_a_response_without_an_uncertainty_is_an_error_that_says_what_to_d
     for wrong in (-1, 101, float("nan"), "50", True):
         with pytest.raises(InvalidInput, match="pass_below"):
             SGICEvaluator(wrong)
+
+
+async def test_a_gates_draft_passes_by_the_probability_that_it_is_wrong(monkeypatch):
+    monkeypatch.setattr(Settings, "_llm", MockLLM())
+    gate = RuleGate(World(llm=ScriptedLLM(lambda prompt: "Austen")), never)
+    inner = SGICCalibrator(sure(0.2), settings=ONCE).query_engine(AwaitedRetriever())
+    router, evaluator = GECERouter(gate, inner), SGICEvaluator(pass_below=40)
+    response = router.query("Who wrote Emma?")
+    for wrong, passing in ((0.0, True), (0.39, True), (0.4, False), (1.0, False)):
+        response.metadata["gece"]["probability"] = wrong
+        result = await evaluator.aevaluate_response(QUESTION, response)
+        assert (result.passing, result.score) == (passing, pytest.approx(1 - wrong))
+    assert str(RetryQueryEngine(router, evaluator).query("Who wrote Emma?")) == "Austen"
+    looked = GECERouter(RuleGate(gate.world, always), inner).query("Who wrote Emma?")
+    assert evaluator.evaluate_response(QUESTION, looked).score == pytest.approx(0.2)
+    with pytest.raises(InvalidInput, match="carries no uncertainty"):
+        evaluator.evaluate_response(QUESTION, Response("x", metadata={"gece": {"retrieve": True}}))
 
 
 def test_a_retrying_engine_asks_again_until_the_answer_passes(monkeypatch):

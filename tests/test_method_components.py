@@ -89,6 +89,18 @@ def test_it_stands_in_a_chain_and_its_calls_are_runs_of_it():
     assert runs.ancestry(asked)[1] == "direct"
 
 
+async def test_in_a_batch_searches_and_calls_are_runs_of_their_own_question():
+    search = PassageRetriever(retriever=BM25, name="search")
+    chain = as_runnable("single", FunctionChat(lambda _: "Jane Austen"), search)
+    runs = [Runs() for _ in TEXTS]
+    configs = [{"callbacks": [one]} for one in runs]
+    assert chain.batch(TEXTS, configs) == await chain.abatch(TEXTS, configs)
+    for text, one in zip(TEXTS, runs, strict=True):
+        assert [found["inputs"] for found in one.named("search")] == [text, text]
+        for inner in (*one.named("search"), *one.named("ltrag_call")):
+            assert one.by_id[inner["parent"]]["inputs"] == text
+
+
 @pytest.mark.parametrize("name", ["ircot", "sure", "sgic"])
 async def test_a_gate_stands_before_it_in_both_frameworks(name):
     """One question is the model's own to answer, the other goes to the method, as by hand."""

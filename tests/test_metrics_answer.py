@@ -2,11 +2,13 @@ import re
 import string
 
 import pytest
+import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ltrag_plugins.errors import InvalidInput, MissingReferences
 from ltrag_plugins.metrics import answer
+from ltrag_plugins.tokenize import folded, length, words
 from ltrag_plugins.types import Question
 
 
@@ -41,6 +43,11 @@ def test_on_ascii_text_normalization_is_squads(text):
         ("café", "cafe\u0301"),
         ("「東京」", "東京"),
         ("ﬁve", "five"),
+        ("Straße", "STRASSE"),
+        ("İzmir", "Izmir"),
+        ("مُحَمَّد", "محمد"),
+        ("שָׁלוֹם", "שלום"),
+        ("12\u202f345\u202f678", "12,345,678"),
     ],
 )
 def test_beyond_ascii_spellings_of_the_same_text_are_equal(one, other):
@@ -63,6 +70,16 @@ def test_beyond_ascii_spellings_of_the_same_text_are_equal(one, other):
         (answer.contains, "I think it was Jane Austen, in 1815.", ["Brontë", "jane austen"], 1),
         (answer.contains, "the artist", ["art"], 0),
         (answer.contains, "Paris", ["Paris, France"], 0),
+        (answer.contains, "法国的首都是巴黎。", ["巴黎"], 1),
+        (answer.contains, "東京タワーです", ["大阪", "東京"], 1),
+        (answer.contains, "เมืองหลวงคือปารีส", ["ปารีส"], 1),
+        (answer.contains, "수도는 서울입니다", ["서울"], 1),
+        (answer.contains, "दिल्ली", ["दिल"], 0),
+        # as KorQuAD and CMRC have it, character by character: 2 shared of 3 and 2
+        (answer.f1, "巴黎市", ["巴黎"], 2 * 2 / (3 + 2)),
+        (answer.f1, "서울은", ["서울"], 2 * 2 / (3 + 2)),
+        (answer.accuracy, "दिल्ली है", ["दाल", "दिल्ली"], 1),
+        (answer.accuracy, "दुल्ला", ["दिल्ली"], 0),
         (answer.accuracy, "yes", ["no", "yes"], 1),
         (answer.accuracy, "Answer: The answer is yes.", ["yes"], 1),
         (answer.accuracy, "The answer is: (A) yes", ["A"], 1),
@@ -85,6 +102,32 @@ def test_what_all_metrics_make_of_nothing_and_of_signs_alone(metric):
         metric("yes", [])
     with pytest.raises(InvalidInput, match="put it in a list"):
         metric("yes", "yes")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "दिल्ली भारत की राजधानी है।",
+        "مُحَمَّد رسول", "שָׁלוֹם עולם", "தமிழ்நாடு", "cafe\u0301 q\u0307", "Ὀδυσσεύς",
+    ],
+)  # fmt: skip
+def test_a_word_is_whole_with_its_vowel_signs_and_accents(said):
+    # of the package regex, whose letters have their marks
+    assert words(said) == regex.findall(r"\w+", folded(said))
+
+
+@pytest.mark.parametrize("said", ["巴黎是法国的首都", "東京タワー", "กรุงเทพ", "ភ្នំពេញ", "한국의"])
+def test_where_nothing_stands_between_words_each_character_is_one(said):
+    # a grapheme cluster of Unicode may hold several of them, and none is torn apart
+    clusters = [words(cluster) for cluster in regex.findall(r"\X", said)]
+    assert words(said) == [word for cluster in clusters for word in cluster]
+    assert len(clusters) > 2
+    assert words(f"in {said} 2024") == ["in", *words(said), "2024"]
+
+
+def test_a_text_without_blanks_is_about_half_as_many_words_as_characters():
+    lengths = {"巴": 1, "巴黎": 1, "巴黎是法国的首都": 4, "in 巴黎 2024": 3, "": 0}
+    assert {text: length(text) for text in lengths} == lengths
 
 
 @given(texts, lists)

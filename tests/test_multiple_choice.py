@@ -36,6 +36,14 @@ def test_every_method_picks_the_option_that_the_reply_names(name, reply):
     assert answer(name, INDEX, reply) == "120"
 
 
+@pytest.mark.parametrize(
+    "reply", ["B。", "Ｂ", "（B）", "【B】上海", "B、上海", "上海。", "上海是最大的城市"]
+)
+def test_an_option_is_read_in_chinese_too(reply):
+    city = Question("哪个城市最大？", ("上海",), "q1", options=("北京", "上海", "广州"))
+    assert answer("direct", city, reply) == "上海"
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_what_is_no_option_stays_as_it_is_and_so_does_every_answer_without_options(name):
     assert answer(name, INDEX, "E") == "E"

@@ -1,5 +1,7 @@
 """A router from an application's own chain or engine and its questions, in both frameworks."""
 
+import asyncio
+
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
@@ -10,11 +12,13 @@ from llama_index.core.base.response import schema
 from llama_index.core.evaluation import CorrectnessEvaluator
 from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.schema import QueryBundle
+from llama_index_instrumentation import get_dispatcher
 
 from ltrag_plugins import langchain, llama_index
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.gece import GECESettings
 from ltrag_plugins.langchain.fitting import Meter
+from ltrag_plugins.llama_index.fitting import _answers_of, question_of
 from ltrag_plugins.llama_index.gate import answer_of
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, Question
@@ -86,6 +90,23 @@ def test_questions_alone_make_a_router_that_saves_what_it_says(room):
     assert saved.net.calls == -saved.retrieved
 
 
+async def test_a_chain_that_can_only_be_awaited_is_fitted_too():
+    asked, loops = list[str](), set()
+
+    async def work(text: str) -> AIMessage:
+        asked.append(text)
+        loops.add(asyncio.get_running_loop())
+        return await FunctionChat(knows_the_odd).ainvoke(f"shown: {text}")
+
+    fit = {"llm": FunctionChat(knows_the_odd), "questions": TEXTS, "settings": SETTINGS}
+    router = langchain.GECERouter.fit(RunnableLambda(work), **fit)
+    assert sorted(asked) == sorted(TEXTS)
+    assert len(loops - {asyncio.get_running_loop()}) == 1  # as a client's connections have one
+    [report, same] = [router.gate.report, LangChain().fit(TEXTS).gate.report]
+    assert (report.retrieval_rate, report.auroc) == (same.retrieval_rate, same.auroc)
+    assert "pays" in str(report)
+
+
 def test_accepted_answers_are_the_labels_where_they_are_given(room):
     labelled = [
         {"question": TEXTS[0], "answers": "no idea 0"},
@@ -96,6 +117,31 @@ def test_accepted_answers_are_the_labels_where_they_are_given(room):
     assert report.agreement == pytest.approx(35 / 38)
     odd = sum(i % 2 for i in range(5, 40))
     assert report.direct_accuracy == pytest.approx((3 + odd) / 38)
+
+
+def test_a_fit_within_a_fit_takes_away_no_meter_but_its_own():
+    class Outer(CustomQueryEngine):
+        def custom_query(self, query_str: str) -> str:
+            inner = Engine(llm=FunctionLLM(knows_the_odd), asked=[])
+            assert _answers_of(inner, TEXTS[:2], 1)[1].calls == 1
+            return FunctionLLM(knows_the_odd).complete(query_str).text
+
+    before = [*get_dispatcher().event_handlers]
+    assert _answers_of(Outer(), TEXTS[:2], 1)[1].calls == 3
+    assert get_dispatcher().event_handlers == before
+
+
+@pytest.mark.parametrize("answers", ["1815", 1815, [1815], ["1815"], None, []])
+def test_an_answer_may_be_a_number_or_missing(answers):
+    question = question_of({"question": "When was Emma published?", "answers": answers})
+    assert question.answers == (("1815",) if answers else ())
+
+
+def test_what_are_no_answers_is_refused_and_not_taken_for_their_text():
+    squad = {"text": ["1815"], "answer_start": [3]}
+    for answers in (squad, [None], float("nan"), [float("nan")], [["1815"]], object()):
+        with pytest.raises(InvalidInput, match="where they are known, 'answers'"):
+            question_of({"question": "When was Emma published?", "answers": answers})
 
 
 def test_what_the_chain_cannot_answer_is_left_out(room, caplog):

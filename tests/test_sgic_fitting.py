@@ -580,6 +580,7 @@ def test_a_failing_round_ends_the_rounds_of_its_questions_alone(which, rounds, e
     ({"cut_to": (0,)}, InvalidInput, "cut_to"),
     ({"samples": -1}, InvalidInput, "samples"),
     ({"samples": "many"}, InvalidInput, "samples"),
+    ({"settings": {"rounds": 1}}, InvalidInput, "must be SGICSettings.*got dict"),
     ({"settings": SGICSettings(rounds=5, source="oracle")}, InvalidInput, "oracle"),
 ])  # fmt: skip
 def test_what_cannot_be_fitted_on_is_named_before_a_call(told, error, match):

@@ -98,6 +98,7 @@ def test_templates_that_lack_a_field(values, match):
     ("x" * 50, 3, "x" * 30),
     ("ab " + "x" * 50, 3, "ab"),
     ("一二三四五六。七八九十一二三四五六", 1, "一二三四五六。"),
+    ("यह किताब है। यह पुरानी है।", 4, "यह किताब है।"),
     ("", 3, ""),
     ("Dr. Who is on air again tonight", 5, "Dr. Who is on air"),
     ("One. Two three four five six. Seven", 5, "One. Two three four five"),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.prompts.templates import beginning
 from ltrag_plugins.settings import Count, Settings
 from ltrag_plugins.types import Passage, Question
@@ -91,6 +91,7 @@ def text_of(shot: Shot, encoded: Encoded = "question", *, asked: bool = False) -
     says, and never the answer of the question that is `asked`."""
     if isinstance(shot, Passage):
         return f"{shot.title}\n{shot.text}" if shot.title else shot.text
+    checked(shot, Question, "a candidate", "a Question(text, answers) or a Passage(text)")
     if encoded == "question":
         return shot.text
     answer = shot.answers[:1] if encoded == "example" and not asked else ()

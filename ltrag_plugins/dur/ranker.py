@@ -176,7 +176,7 @@ class DURRanker:
     ) -> tuple[list[str], Callable[[_Vectors], list[Ranked]]]:
         """The question and the texts to encode, and what makes a ranking of their vectors; it keeps
         these, unless they cannot be used."""
-        if not question.strip():
+        if not checked(question, str, "the question", "a string").strip():
             raise EmptyQuestion("the question is empty; there is nothing to rank by")
         texts = [text_of(candidate, self.settings.encoded) for candidate in candidates]
         keys = [sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]

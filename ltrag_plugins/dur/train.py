@@ -112,7 +112,7 @@ class DURTrainer:
     settings: DURSettings
 
     def __init__(self, encoder: Encoder, llm: LLM, *, settings: DURSettings | None = None) -> None:
-        settings = settings or DURSettings()
+        settings = checked(settings or DURSettings(), DURSettings, "settings", "DURSettings(...)")
         if settings.reward in ("rouge_l", "bleu"):
             require("evaluate")
         self._scores = isinstance(llm, ScoringLLM)
@@ -155,6 +155,7 @@ class DURTrainer:
             ArtifactMismatch: the checkpoint belongs to another run.
             ModelFailed: the model raised; the batches before are in the checkpoint.
         """
+        validation, candidates = [*validation], candidates if candidates is None else [*candidates]
         settings, cases = self.settings, self._cases(candidates, validation)
         order, count = np.arange(len(cases)), settings.questions_learned(len(cases))
         if count < len(cases):

@@ -18,6 +18,7 @@ from ltrag_plugins.errors import (
     LtragError,
     MissingExtra,
     ModelUnavailable,
+    checked,
 )
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.records import Record
@@ -227,7 +228,9 @@ def evaluate(
         CacheUnreadable, ModelUnavailable: the answers cannot be kept, as on a full disk; the server
             refuses the key, or one request after the other failed.
     """
-    cells, measures = list(cells), tuple(metrics_named(metrics))
+    questions, cells, measures = list(questions), list(cells), tuple(metrics_named(metrics))
+    for cell in cells:
+        checked(cell, Cell, "a cell", "cell_of(word) or Cell(method)")
     asked = {"questions": questions, "cells": cells, "labelled": labelled, "trace": trace}
     identity = _identity(**asked, world=world, metrics=measures)
     if batch < 1:

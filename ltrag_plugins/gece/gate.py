@@ -17,7 +17,7 @@ from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.flow import Flow, Observer, World, arun, run, run_many
 from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Decision
-from ltrag_plugins.gece.labels import check_count, check_world, collect
+from ltrag_plugins.gece.labels import check_count, check_scorer, check_world, collect
 from ltrag_plugins.gece.models import FitReport, FittedGate
 from ltrag_plugins.gece.savings import Usage, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
@@ -28,6 +28,7 @@ from ltrag_plugins.gece.signals import (
     WordFrequencies,
     drafting,
     frequencies_for,
+    own_signals,
 )
 from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
 from ltrag_plugins.metrics.calibration import Interval
@@ -126,7 +127,8 @@ class GECEGate:
         # brings scikit-learn and the metrics, which a gate at work does without
         from ltrag_plugins.gece.fit import fit_outcomes
 
-        frequencies = frequencies_for(settings := settings or GECESettings(), frequencies)
+        check_scorer(settings := settings or GECESettings())
+        frequencies, own = frequencies_for(settings, frequencies), own_signals(signals)
         target: dict[str, Any] = {"target_rate": target_rate, "target_accuracy": target_accuracy}
         Targets(**(target := target | {"budget": budget}))
         fitting = partial(fit_outcomes, **target, settings=settings, frequencies=frequencies)
@@ -144,7 +146,7 @@ class GECEGate:
             retrieving=retrieving,
             retrieved_answers=retrieved_answers,
             judge=correct,
-            own=(own := dict(signals or {})),
+            own=own,
             observers=observers,
             batch=batch,
         )
@@ -202,7 +204,7 @@ class GECEGate:
                 f"the gate in {path} reads gradients, and {llm.name} has none. Load local weights "
                 "with TransformersLLM, or fit a gate with gradients='never'."
             )
-        own, data = dict(signals or {}), parts.get("data", "")
+        own, data = own_signals(signals), parts.get("data", "")
         return cls(fitted, world, report, along or None, own, data)
 
     def save(self, folder: str | PathLike[str]) -> None:

@@ -22,7 +22,7 @@ from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
 from ltrag_plugins.metrics.answer import Correct, contains, f1, is_right, normalized
 from ltrag_plugins.prompts.templates import answer_from, judging, render_question, searching_for
 from ltrag_plugins.retrieval.base import Retriever
-from ltrag_plugins.tokenize import words
+from ltrag_plugins.tokenize import length
 from ltrag_plugins.types import Answer, Question
 
 _Judge = Callable[[str, str, str], Any] | LLM
@@ -81,6 +81,9 @@ def collect(
         )
     check_scorer(settings)
     check_world(world)
+    if judge is not None:
+        wanted = "a model, or a function of question, answer and reference"
+        checked(judge, (LLM, Callable), "correct", wanted)
     if taken := sorted(own.keys() & SIGNALS.keys()):
         raise InvalidInput(f"signals has {taken}, which are names of ours; rename yours")
     if settings.gradients == "always":
@@ -145,7 +148,7 @@ def agreeing(question: str, draft: str, answer: str, judge: _Judge | None = None
 
 def _is_long(references: Sequence[str]) -> bool:
     """Whether all of them are longer than ten words."""
-    return all(len(words(reference)) > _LONG for reference in references)
+    return all(length(reference) > _LONG for reference in references)
 
 
 def _with_references(

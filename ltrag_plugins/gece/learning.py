@@ -40,6 +40,7 @@ from ltrag_plugins.gece.signals import (
     WordFrequencies,
     askable_question,
     drafting,
+    own_signals,
 )
 from ltrag_plugins.gece.store import DecisionStore
 from ltrag_plugins.llm.base import LLM, Encoder
@@ -110,7 +111,7 @@ class LearningGate:
     ) -> None:
         require("fit")
         self.world: World = World(llm=llm, encoder=encoder)
-        self._settings, self._signals = settings or GECESettings(), dict(signals or {})
+        self._settings, self._signals = settings or GECESettings(), own_signals(signals)
         self._how = {
             "settings": self._settings,
             "frequencies": frequencies,

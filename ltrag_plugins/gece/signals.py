@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
+from numbers import Real
 from types import MappingProxyType
 
 import numpy as np
@@ -24,7 +25,7 @@ from ltrag_plugins.flow import Ask, Flow, agree, compute, embed
 from ltrag_plugins.gece.decision import Tier
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.llm.base import Direction
-from ltrag_plugins.tokenize import words
+from ltrag_plugins.tokenize import length, words
 from ltrag_plugins.types import Generation, GradientAgreement
 from ltrag_plugins.uncertainty import percent
 
@@ -109,11 +110,19 @@ OwnSignals = Mapping[str, Callable[[str], float]]
 loop a signal's `acall`, where it has one, is awaited."""
 
 
+def own_signals(given: OwnSignals | None) -> OwnSignals:
+    """A copy of the caller's own signals, if they are functions by name."""
+    found = dict(errors.checked(given or {}, Mapping, "signals", "functions by name"))
+    for name, signal in found.items():
+        errors.checked(signal, Callable, f"signals[{name!r}]", "a function of a question")
+    return found
+
+
 def askable_question(question: str, max_words: int) -> str:
     """The question without surrounding white space."""
     if not isinstance(question, str):
         raise InvalidInput(f"a question is a string, got {type(question).__name__}")
-    count = len(words(question))
+    count = length(question)
     if not count:
         raise errors.EmptyQuestion(f"the question {question!r} has no words; ask something")
     if count > max_words:
@@ -150,7 +159,7 @@ def drafting(
             raise errors.ModelError(
                 f"{wrong} {type(raised).__name__}: {raised} (for {question[:60]!r})"
             ) from raised
-        if not isinstance(value, int | float | np.floating) or not abs(value) < _LARGEST:
+        if not isinstance(value, Real) or not abs(value) < _LARGEST:
             raise errors.ModelError(
                 f"your signal {name!r} gave {value!r} for {question[:60]!r}; a signal is a finite "
                 "number, so mend the function, or fit a gate without it"
@@ -230,7 +239,7 @@ def frequencies_for(
     reads = settings.scorer in ("gece", "word_frequency", "rarest_word")
     found = given or (WordFrequencies() if reads else None)
     if found is not None:
-        found.of_word("a")
+        errors.checked(found, WordFrequencies, "frequencies", "WordFrequencies(...)").of_word("a")
     return found
 
 

@@ -13,10 +13,10 @@ from langchain_core.runnables.utils import AddableDict
 from typing_extensions import TypedDict  # the one that pydantic reads on Python 3.11
 
 from ltrag_plugins.errors import InvalidInput, checked
-from ltrag_plugins.flow import Fetch, Flow, OwnedPrompt, World, arun, run
+from ltrag_plugins.flow import Fetch, Flow, World, arun, run
 from ltrag_plugins.langchain.component import Asked, Asking, Component, entries_of, in_graph, plain
 from ltrag_plugins.langchain.embeddings import encoder_of
-from ltrag_plugins.langchain.model import model_of, run_merged
+from ltrag_plugins.langchain.model import model_of, run_merged, runs_of
 from ltrag_plugins.langchain.retriever import asking_for, checked_k, passage_of
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.prompts.templates import standalone
@@ -183,14 +183,15 @@ class SGICCalibrator(Component):
         question = question.strip()
         entries, in_node = entries_of(value), in_graph(config)
         documents = entries.get(self.documents_key)
+        if in_node and self.retriever is not None and _put_out(documents):
+            documents = None  # of the turn before, as a thread's state keeps them
         if documents is None and self.retriever is None:
             raise InvalidInput(
                 f"there are no documents under {self.documents_key!r} in {value!r:.80}, and the "
                 "calibrator has no retriever. Give one of them; an empty list asks the model alone."
             )
         if documents is None:
-            query = OwnedPrompt(checked_question(question), config)
-            [found] = yield Fetch((query,), self.k or 0)
+            [found] = yield Fetch((checked_question(question),), self.k or 0)
             if isinstance(found, Exception):
                 raise found
             listed = _listed(found, "from the retriever")[: self.k]
@@ -241,16 +242,16 @@ class _Output(TypedDict):
 
 @dataclass(frozen=True)
 class _Search:
-    """The retriever in a flow: a query carries its run's config, and an error is a reply."""
+    """The retriever in a flow: an error is a reply."""
 
     retriever: Runnable[Any, Any]
 
     def search(self, queries: Sequence[Any], k: int) -> list[Any]:
-        inputs, configs = [*map(str, queries)], [query.owner for query in queries]
+        inputs, configs = [*map(str, queries)], runs_of(queries)
         return self.retriever.batch(inputs, configs, return_exceptions=True)
 
     async def asearch(self, queries: Sequence[Any], k: int) -> list[Any]:
-        inputs, configs = [*map(str, queries)], [query.owner for query in queries]
+        inputs, configs = [*map(str, queries)], runs_of(queries)
         return await self.retriever.abatch(inputs, configs, return_exceptions=True)
 
 
@@ -274,6 +275,12 @@ def _listed(found: Any, where: str) -> list[Document]:
     remedy = "Passages become Documents with ltrag_plugins.langchain.document_of."
     wanted = f"{where} there must be a list of langchain_core Documents"
     raise InvalidInput(f"{wanted}, got {found!r:.80}. {remedy}")
+
+
+def _put_out(documents: Any) -> bool:
+    """Whether these are the documents of a calibrator's answer."""
+    listed = documents if isinstance(documents, list) else []
+    return bool(listed) and all("sgic" in getattr(one, "metadata", ()) for one in listed)
 
 
 def _with_metadata(document: Document, scores: ScoredDocument) -> Document:

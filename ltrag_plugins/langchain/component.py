@@ -5,6 +5,7 @@ calls that are runs of their own.
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, partial
+from importlib import import_module
 from inspect import signature
 from typing import Any, ClassVar, NamedTuple, get_args
 from uuid import uuid4
@@ -22,7 +23,7 @@ from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableParallel, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign
-from pydantic import PydanticUserError
+from pydantic import BaseModel, PydanticUserError, ValidationError
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, World, arun, run
@@ -199,12 +200,13 @@ class Shape:
     def note(self, output: Any) -> None:
         """Remember the form of the chain's output."""
         if self._seen is None:
-            message = "message" if isinstance(output, BaseMessage) else "text"
-            self._seen = tuple(output) if isinstance(output, Mapping) else message
+            kind = type(output) if isinstance(output, BaseModel) else "text"
+            kind = "message" if isinstance(output, BaseMessage) else kind
+            self._seen = tuple(output) if isinstance(output, Mapping) else kind
 
     def of(self, message: AIMessage, value: Any, decision: Any) -> Any:
         """The answer that a message carries, for the input `value`."""
-        form = self.answer
+        form: Any = self.answer
         if callable(form):
             return form(decision)
         if form == "auto":
@@ -215,28 +217,31 @@ class Shape:
         if form == "message":
             return message
         found, chosen = self._declared if isinstance(form, str) else form, form
-        keys: list[str] = list(found) if isinstance(found, tuple) else []
+        fields = found.model_fields if isinstance(found, type) else None
+        keys: list[str] = list(fields or (found if isinstance(found, tuple) else ()))
         if not isinstance(chosen, str):
             chosen = next((key for key in ("messages", *ANSWER_KEYS) if key in keys), keys[-1])
-            if chosen not in ("messages", *ANSWER_KEYS) and len(keys) > 1 and _channels(self.chain):
+            told = fields or _channels(self.chain)
+            if chosen not in ("messages", *ANSWER_KEYS) and len(keys) > 1 and told:
                 remedy = "name the key of the answer: answer='...'"
-                raise InvalidInput(f"the graph's state has {keys}; {remedy}")
+                raise InvalidInput(f"the chain's output, or state, has {keys}; {remedy}")
         if chosen == "messages":
             earlier = entries_of(value).get("messages") if _channels(self.chain) else None
             return {"messages": [*_messages(earlier or ()), message_chunk_to_message(message)]}
         given = value if isinstance(value, Mapping) else {}
         # as `create_retrieval_chain` puts it out where it found nothing
         empty = {key: decision.question if key == "question" else [] for key in keys}
-        return {**empty, **given, chosen: str(message.text)}
+        if fields is None:
+            return {**empty, **given, chosen: str(message.text)}
+        wanted = {key: empty[key] for key in keys if fields[key].is_required()}
+        return _made(found, {**wanted, chosen: str(message.text)})
 
     def streamed(
         self, message: AIMessageChunk, value: Any, decision: Any, **kwargs: Any
     ) -> list[Any]:
         """The same as pieces of the chain's stream, which a graph gives in one or more modes."""
-        state, chain = self.of(message, value, decision), self.chain
-        while isinstance(chain, RunnableBindingBase):
-            kwargs, chain = {**chain.kwargs, **kwargs}, chain.bound
-        modes = kwargs.get("stream_mode") or getattr(chain, "stream_mode", None)
+        state = self.of(message, value, decision)
+        modes, told = self._graph_call(kwargs)
         if modes is None:
             return [state]
         name = "GECEDraft"
@@ -244,19 +249,45 @@ class Shape:
         if isinstance(state, Mapping) and "messages" in state:
             known["updates"] = {name: {**state, "messages": state["messages"][-1:]}}
         known["messages"] = message, {"langgraph_node": name}
+        named = [modes] if isinstance(modes, str) else modes
+        pieces: list[Any] = [(mode, known[mode]) for mode in named if mode in known]
+        if told.get("version") == "v2":
+            ends = {"values": {"interrupts": ()}}
+            return [{"type": m, "ns": (), "data": p, **ends.get(m, {})} for m, p in pieces]
         if isinstance(modes, str):
-            pieces = [known[modes]] if modes in known else []
-        else:
-            pieces = [(mode, known[mode]) for mode in modes if mode in known]
-        if not kwargs.get("subgraphs"):
+            pieces = [piece for _, piece in pieces]
+        if not told.get("subgraphs"):
             return pieces
         return [((), piece) if isinstance(modes, str) else ((), *piece) for piece in pieces]
 
+    def whole(self, message: AIMessage, value: Any, decision: Any, **kwargs: Any) -> Any:
+        """The same as what the chain gives at once: a graph wraps it in its version 2."""
+        state, (modes, told) = self.of(message, value, decision), self._graph_call(kwargs)
+        if modes is None or told.get("version") != "v2":
+            return state
+        return import_module("langgraph.types").GraphOutput(state)  # it is there, as a graph is
 
-def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | None:
-    """What a chain says that it puts out: "text", "message", a mapping's keys; None: it does not
-    say."""
-    chain = unbound(chain)
+    def _graph_call(self, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """A graph's stream modes (None: it is no graph), and what a call and bindings ask of it."""
+        chain = self.chain
+        while isinstance(chain, RunnableBindingBase):
+            kwargs, chain = {**chain.kwargs, **kwargs}, chain.bound
+        return kwargs.get("stream_mode") or getattr(chain, "stream_mode", None), kwargs
+
+
+def _made(model: Any, entries: dict[str, Any]) -> Any:
+    try:
+        return model(**entries)
+    except ValidationError as error:
+        remedy = "say how (answer=lambda decision: ...), or give a chain that answers (direct=...)"
+        said = f"a draft does not fill the {model.__name__} that the chain puts out"
+        raise InvalidInput(f"{said}; {remedy}: {error}") from error
+
+
+def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | type[BaseModel] | None:
+    """What a chain says that it puts out: "text", "message", a mapping's keys, a model of pydantic;
+    None: it does not say."""
+    whole, chain = chain, unbound(chain)
     steps, keys = chain.steps if isinstance(chain, RunnableSequence) else [chain], list[str]()
     while steps and isinstance(steps[-1], RunnableAssign | RunnableParallel):
         last = steps.pop()
@@ -269,7 +300,7 @@ def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | None:
     if channels := _channels(steps[-1] if steps else chain):
         return channels
     try:
-        kind: Any = chain.OutputType
+        kind: Any = whole.OutputType
     except TypeError:
         return None
     if kind is str:
@@ -277,6 +308,8 @@ def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | None:
     kinds = get_args(kind) or (kind,)
     if kind == AnyMessage or all(isinstance(k, type) and issubclass(k, BaseMessage) for k in kinds):
         return "message"
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
     try:
         properties = chain.get_output_jsonschema().get("properties")
     except PydanticUserError:  # it holds a type without a JSON schema

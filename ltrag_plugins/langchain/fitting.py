@@ -1,10 +1,12 @@
 """What a fit from an application's own chain needs: its inputs, its answers and what they cost."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import reduce
 from operator import add
+from threading import Thread
 from time import perf_counter
 from typing import Any
 
@@ -114,8 +116,10 @@ def output_text(output: Any, key: Any = None) -> str:
 
 def streamed_text(chunks: Sequence[Any], key: Any = None) -> str:
     """The answer in the pieces of a chain's stream; of a graph's, in any of its modes, the last."""
+    if not chunks:
+        return ""
     pieces = [_bare(chunk) for chunk in chunks]
-    if not isinstance(chunks[0], tuple):
+    if pieces[0] is chunks[0]:
         with suppress(TypeError, InvalidInput):  # a graph's states do not add up
             return output_text(reduce(add, pieces), key)
     for state in reversed([piece for piece in pieces if isinstance(piece, Mapping)]):
@@ -124,12 +128,16 @@ def streamed_text(chunks: Sequence[Any], key: Any = None) -> str:
                 return output_text(held, key)
     messages = [piece for piece in pieces if isinstance(piece, BaseMessage)]
     if not messages:
-        return output_text(chunks[-1], key)
+        return output_text(pieces[-1], key)
     return "".join(str(one.text) for one in messages if one.id == messages[-1].id)
 
 
 def _bare(chunk: Any) -> Any:
-    """Without the mode, the place and the metadata that a graph's stream may put around it."""
+    """Without the mode, the place and the metadata that a graph may put around it."""
+    if type(chunk).__name__ == "GraphOutput":
+        return chunk.value
+    if isinstance(chunk, Mapping) and {"type", "ns", "data"} <= chunk.keys():
+        return _bare(chunk["data"])
     while isinstance(chunk, tuple) and chunk:
         chunk = chunk[0] if isinstance(chunk[0], BaseMessage) else chunk[-1]
     return chunk
@@ -176,19 +184,43 @@ def _answers_of(
 ) -> tuple[list[Any], list[Any], Usage]:
     """What the chain puts out for each input, or its exception, the same as texts, and what one
     costs on average."""
-    meter, texts = Meter(), list[Any]()
+    meter, texts, batch = Meter(), list[Any](), chain.batch
     shared: Any = {"callbacks": [meter], "max_concurrency": most}
 
-    def run(part: list[Any]) -> list[Any]:
+    def ask(part: list[Any]) -> list[Any]:
         configs: Any = [{**shared, "configurable": conversation()} for _ in part]
-        outputs = chain.batch(part, configs, return_exceptions=True)
+        return batch(part, configs, return_exceptions=True)
+
+    def run(part: list[Any]) -> list[Any]:
+        nonlocal batch
+        outputs = ask(part)
+        unasked = all(isinstance(o, TypeError | NotImplementedError) for o in outputs)
+        if outputs and unasked and batch is not awaited:  # it may have no sync call
+            batch = awaited
+            outputs = ask(part)
         # read at once, as a shape that cannot be read should cost one question
         texts.extend(o if isinstance(o, Exception) else output_text(o, key) for o in outputs)
         return outputs
 
-    found, seconds = timed(run, inputs)
+    with _event_loop() as loop:
+
+        def awaited(*given: Any, **how: Any) -> list[Any]:
+            return asyncio.run_coroutine_threadsafe(chain.abatch(*given, **how), loop).result()
+
+        found, seconds = timed(run, inputs)
     count = sum(not isinstance(output, Exception) for output in found)
     return found, texts, Usage.counted(meter.totals, count, seconds)
+
+
+@contextmanager
+def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop in a thread of its own, as one may be running in this thread."""
+    loop = asyncio.new_event_loop()
+    Thread(target=lambda: (loop.run_forever(), loop.close()), daemon=True).start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
 
 
 def judge_of(correct: Any) -> Callable[[str, str, str], Any] | LLM | None:

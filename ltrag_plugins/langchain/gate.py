@@ -472,7 +472,7 @@ class GECERouter(Component):
     def _shown(self, branch: "_Branch", value: Any, output: Any, kwargs: Any) -> Any:
         self._saw(branch, value, [output], kwargs)
         if branch.is_draft:
-            output = self._shape.of(output, value, branch.decision)
+            output = self._shape.whole(output, value, branch.decision, **kwargs)
         elif branch.runnable is self.retrieving:
             self._shape.note(output)
         return {"output": output, "decision": branch.shown} if self.return_decision else output
@@ -507,7 +507,7 @@ class GECERouter(Component):
         kept = {k: v for k, v in given.items() if k not in _CONVERSATION and k[:2] != "__"}
         kept |= conversation()
         how = own_call({"configurable": kept})
-        more = {k: v for k, v in kwargs.items() if k not in ("stream_mode", "subgraphs")}
+        more = {k: v for k, v in kwargs.items() if k not in ("stream_mode", "subgraphs", "version")}
         if not (self._awaited and loop):
             try:
                 return self.retrieving.invoke(value, how, **more)

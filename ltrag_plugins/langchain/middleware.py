@@ -77,7 +77,9 @@ class GECEMiddleware(AgentMiddleware):
             offered = ", ".join(f"{_name_of(tool)}" for tool in kept) or "none"
             told = "no tool of the agent is named %s, so none is held back; its tools: %s"
             _logger.warning(told, " or ".join(sorted(map(str, self._names))), offered)
-        return request.override(tools=kept)
+        choice = request.tool_choice  # a server refuses one that is not offered
+        named = _name_of(choice) if isinstance(choice, dict) else choice
+        return request.override(tools=kept, tool_choice=None if named in self._names else choice)
 
 
 def _asks(request: Any) -> bool:
@@ -93,8 +95,9 @@ def _name_of(tool: Any) -> str | None:
 
 class SGICMiddleware(AgentMiddleware):
     """The agent's last message becomes the calibrated answer, or the refusal: from what the tools
-    returned since the last human message, with the scores as `response_metadata["sgic"]`. One that
-    a tool returned, that calls tools, or that answers no word is left alone."""
+    returned since the last human message (but its errors), with the scores as
+    `response_metadata["sgic"]`. One that a tool returned, that calls tools, that is a structured
+    response, or that answers no word is left alone."""
 
     def __init__(self, calibrator: SGICCalibrator) -> None:
         super().__init__()
@@ -113,10 +116,11 @@ class SGICMiddleware(AgentMiddleware):
     def _asked(self, state: Any) -> dict[str, Any] | None:
         messages = state["messages"]
         start = max((i for i, m in enumerate(messages) if isinstance(m, HumanMessage)), default=-1)
-        last = messages[-1] if start >= 0 else None
+        last = messages[-1] if start >= 0 and not state.get("structured_response") else None
         if not isinstance(last, AIMessage) or last.tool_calls or not words(messages[start].text):
             return None
-        found = [m for m in messages[start:] if isinstance(m, ToolMessage)]
+        replies = [m for m in messages[start:] if isinstance(m, ToolMessage)]
+        found = [message for message in replies if message.status != "error"]
         documents = [Document(str(message.text)) for message in found]
         key = self._calibrator.documents_key
         return {"messages": messages[: start + 1], key: documents}

@@ -23,7 +23,7 @@ from langchain_core.runnables.config import set_config_context
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed, checked
-from ltrag_plugins.flow import Flow, OwnedPrompt, World, arun, ask, run, run_many
+from ltrag_plugins.flow import Fetch, Flow, OwnedPrompt, World, arun, ask, changing, run, run_many
 from ltrag_plugins.llm.base import LLM, changes_answers, fixed_arguments, fixed_digest
 from ltrag_plugins.llm.concurrency import RequestLLM, seconds_of
 from ltrag_plugins.llm.openai_format import (
@@ -262,16 +262,29 @@ def model_of(llm: LLM | Runnable[Any, Any], *, logprobs: bool = True) -> LLM:
 def run_merged(
     flows: Sequence[Flow[_T]], world: World, configs: Sequence[RunnableConfig]
 ) -> list[_T | Exception]:
-    """Run the flows of several runs side by side; `configs` are theirs, in order. A prompt carries
-    its run's config to `LangChainLLM`; embeddings are recorded under the first run."""
-    with set_config_context(configs[0] if configs else {}) as context:
-        return context.run(lambda: run_many(flows, world, owners=configs, return_exceptions=True))
+    """Run the flows of several runs side by side; `configs` are theirs, in order. Prompts and
+    queries carry their run's config; around them is what all share, as a binding would add the
+    rest of it to another run's call."""
+    pairs, first = zip(flows, configs, strict=True), dict[str, Any](configs[0] if configs else {})
+    owned = [changing(flow, partial(_owned, config)) for flow, config in pairs]
+    shared: Any = {k: v for k, v in first.items() if all(other.get(k) == v for other in configs)}
+    with set_config_context(shared) as context:
+        return context.run(lambda: run_many(owned, world, owners=configs, return_exceptions=True))
+
+
+def _owned(config: RunnableConfig, request: Any) -> Any:
+    if not isinstance(request, Fetch):
+        return request
+    return Fetch(tuple(OwnedPrompt(query, config) for query in request.queries), request.k)
+
+
+def runs_of(texts: Sequence[str]) -> list[RunnableConfig]:
+    """The config of each prompt's or query's run: its owner's, else that of the run around."""
+    return [ensure_config(getattr(text, "owner", None)) for text in texts]
 
 
 def _configs(prompts: Sequence[str]) -> list[RunnableConfig]:
-    """The config under which each prompt is asked: its owner's, else that of the run around."""
-    owners = [p.owner if isinstance(p, OwnedPrompt) else None for p in prompts]
-    return [own_call({**ensure_config(owner), "run_name": "ltrag_call"}) for owner in owners]
+    return [own_call({**config, "run_name": "ltrag_call"}) for config in runs_of(prompts)]
 
 
 def own_call(config: RunnableConfig | None) -> RunnableConfig:

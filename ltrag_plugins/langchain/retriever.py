@@ -15,6 +15,7 @@ from pydantic import ConfigDict
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import World, arun, fetch, run
+from ltrag_plugins.langchain.model import runs_of
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Passage
 
@@ -66,12 +67,14 @@ class LangChainRetriever:
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages per query, best first, in the order of the queries."""
-        found = asking_for(self._retriever, k).batch(list(queries))
+        asking, inputs = asking_for(self._retriever, k), [*map(str, queries)]
+        found = asking.batch(inputs, runs_of(queries))
         return [[passage_of(document) for document in documents[:k]] for documents in found]
 
     async def asearch(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """As `search`, with the retriever's own async call."""
-        found = await asking_for(self._retriever, k).abatch(list(queries))
+        asking, inputs = asking_for(self._retriever, k), [*map(str, queries)]
+        found = await asking.abatch(inputs, runs_of(queries))
         return [[passage_of(document) for document in documents[:k]] for documents in found]
 
 

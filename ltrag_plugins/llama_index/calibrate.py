@@ -187,7 +187,8 @@ class _Passing(Settings):
 class SGICEvaluator(NoPrompts, BaseEvaluator):
     """Passing are responses whose uncertainty score is below a threshold, and not refused.
 
-    For `RetryQueryEngine` and the like; asks no model. The result's score is the certainty,
+    For `RetryQueryEngine` and the like; asks no model. The score of a gate's draft is the
+    probability, in percent, that it is wrong. The result's score is the certainty,
     1 - score / 100, in [0, 1]: larger is better, as with LlamaIndex's own evaluators. `pass_below`
     is 0-100; on a fitted scale 50 is as uncertain as the mean answer.
     """
@@ -198,11 +199,15 @@ class SGICEvaluator(NoPrompts, BaseEvaluator):
     def evaluate_response(
         self, query: str | None = None, response: Response | None = None, **kwargs: Any
     ) -> EvaluationResult:
-        """Judge a response by its metadata; `InvalidInput` where no `SGICCalibrator` made it."""
+        """Judge a response by its metadata; `InvalidInput` where that has neither a calibrator's
+        score nor a gate's decision to answer directly."""
         if not isinstance(response, RESPONSE_TYPE):
             remedy = "pass response=..., as an SGICCalibrator's engine gave it"
             raise InvalidInput(f"there is no response to evaluate in {response!r:.40}; {remedy}")
-        known = (response.metadata or {}).get(_KEY)
+        metadata = response.metadata or {}
+        known, gated = metadata.get(_KEY), metadata.get("gece")
+        if known is None and isinstance(gated, dict) and gated.get("retrieve") is False:
+            known = {"score": 100 * gated["probability"], "refused": False}
         if not isinstance(known, dict) or "score" not in known:
             raise InvalidInput(
                 f"this response carries no uncertainty: metadata[{_KEY!r}] is {known!r:.60}. Let "

@@ -23,7 +23,7 @@ class LtragEmbedding(BaseEmbedding):
 
     def __init__(self, encoder: Encoder, **fields: Any) -> None:
         checked(encoder, Encoder, "encoder", "an ltrag_plugins Encoder")
-        super().__init__(model_name=encoder.name, **fields)
+        super().__init__(**{**fields, "model_name": encoder.name})
         self._encoder = encoder
 
     @classmethod

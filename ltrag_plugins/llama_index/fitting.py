@@ -1,9 +1,10 @@
 """What a fit from an application's own query engine needs: its answers and what they cost."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
+from numbers import Real
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -72,8 +73,12 @@ def question_of(value: Any) -> Question:
         case QueryBundle():
             return Question(value.query_str)
         case {"question": str(text), **rest} | {"query": str(text), **rest}:
-            answers: Any = rest.get("answers") or ()
-            return Question(text, (answers,) if isinstance(answers, str) else tuple(answers))
+            answers: Any = rest.get("answers")
+            if answers is None or isinstance(answers, str | Real):
+                answers = () if answers is None else (answers,)
+            known = isinstance(answers, Collection) and not isinstance(answers, Mapping)
+            if known and all(isinstance(a, str | Real) and a == a for a in answers):  # no NaN
+                return Question(text, tuple(map(str, answers)))
     raise InvalidInput(
         f"questions are texts, QueryBundles, Questions, or mappings with 'question' and, where "
         f"they are known, 'answers'; got {value!r:.80}"
@@ -112,7 +117,8 @@ def _answers_of(
     try:
         found, seconds = timed(together, queries)
     finally:
-        root.event_handlers.remove(meter)
+        # by identity: handlers with equal fields, as of another fit just begun, are equal
+        root.event_handlers[:] = [one for one in root.event_handlers if one is not meter]
     count = sum(not isinstance(answer, Exception) for answer in found)
     return found, Usage.counted(meter.totals, count, seconds)
 

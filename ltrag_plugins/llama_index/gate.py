@@ -3,12 +3,14 @@
 The decision has a span of its own, and LlamaIndex's instrumentation gets it as an event.
 """
 
+import asyncio
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
     Callable,
     Generator,
     Iterable,
+    Iterator,
     Sequence,
 )
 from contextvars import ContextVar
@@ -28,6 +30,7 @@ from llama_index.core.bridge.pydantic import Field
 from llama_index.core.evaluation.base import BaseEvaluator
 from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMixinType
+from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.tools import ToolMetadata
 from llama_index_instrumentation import get_dispatcher
@@ -149,6 +152,11 @@ class GECERouter(BaseQueryEngine):
         self._query_engine = checked(query_engine, BaseQueryEngine, "query_engine", wanted)
         kinds = BaseQueryEngine | BaseLLM | None
         checked(direct, kinds, "direct", "a LlamaIndex query engine or LLM, or None")
+        if (kind := _output_class(query_engine)) and not isinstance(direct, BaseQueryEngine):
+            raise InvalidInput(
+                f"query_engine answers in {kind.__name__} objects, and a model's draft is text. "
+                "Give direct= a query engine that answers in them too."
+            )
         super().__init__(query_engine.callback_manager)
         if isinstance(direct, BaseLLM):  # which answers under its own settings
             self._direct = LlamaIndexLLM(direct, keywords={}, logprobs=None)
@@ -282,6 +290,13 @@ class GECERouter(BaseQueryEngine):
         """What the engine finds, whatever the gate would say."""
         return self._query_engine.retrieve(query_bundle)
 
+    async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        """As `retrieve`, in a thread where the engine has no async call for it."""
+        awaited = getattr(self._query_engine, "aretrieve", None)  # BaseQueryEngine has none
+        if awaited is None:
+            return await asyncio.to_thread(self.retrieve, query_bundle)
+        return await awaited(query_bundle)
+
     def synthesize(self, *args: Any, **kwargs: Any) -> schema.RESPONSE_TYPE:
         """The engine's answer from nodes, without the gate."""
         return self._query_engine.synthesize(*args, **kwargs)
@@ -345,14 +360,24 @@ class GECERouter(BaseQueryEngine):
         return engines | ({"direct": direct} if isinstance(direct, BaseQueryEngine) else {})
 
 
-def _streams(engine: Any) -> bool:
-    """Whether an engine, or the one that it wraps, hands out streams; False where unknown."""
+def _parts(engine: Any) -> Iterator[Any]:
+    """An engine and its synthesizer, and then those of the engine that it wraps."""
     while isinstance(engine, BaseQueryEngine):
-        for part in (engine, getattr(engine, "_response_synthesizer", None)):
-            if isinstance(streaming := getattr(part, "_streaming", None), bool):
-                return streaming
+        yield from (engine, getattr(engine, "_response_synthesizer", None))
         engine = getattr(engine, "_query_engine", None)
-    return False
+
+
+def _streams(engine: BaseQueryEngine) -> bool:
+    """Whether an engine hands out streams; False where unknown."""
+    found = (getattr(part, "_streaming", None) for part in _parts(engine))
+    return next((streaming for streaming in found if isinstance(streaming, bool)), False)
+
+
+def _output_class(engine: BaseQueryEngine) -> type | None:
+    """The class of an engine's answers, where they are no text."""
+    made = next((part for part in _parts(engine) if isinstance(part, BaseSynthesizer)), None)
+    llm = getattr(made, "_llm", None)  # perhaps a StructuredLLM
+    return getattr(made, "_output_cls", None) or getattr(llm, "output_cls", None)
 
 
 def written(
@@ -516,7 +541,8 @@ class GECERetriever(BaseRetriever):
             raise InvalidInput(f"known must be 'draft' or 'nothing', got {known!r}.")
         wanted = "a LlamaIndex BaseRetriever"
         self._retriever = checked(retriever, BaseRetriever, "retriever", wanted)
-        super().__init__(retriever.callback_manager)
+        # which its own `__init__` sets, or its first search
+        super().__init__(getattr(retriever, "callback_manager", None))
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {"retriever": self._retriever}

@@ -9,6 +9,7 @@ from llama_index.core import Settings
 from llama_index.core.base.llms import generic_utils, types
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.bridge.pydantic import Field
+from llama_index.core.llms import LLM as FullLLM
 from llama_index.core.llms import ChatMessage, ChatResponse, CompletionResponse, CustomLLM
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 
@@ -99,7 +100,10 @@ class LlamaIndexLLM(RequestLLM):
         name: str | None = None,
         concurrency: int | None = None,
     ) -> None:
-        llm = Settings.llm if llm is None else llm
+        try:
+            llm = Settings.llm if llm is None else llm
+        except (ImportError, ValueError) as error:
+            raise InvalidInput(f"this needs llm=..., or Settings.llm: {error}") from error
         self._llm = checked(llm, BaseLLM, "llm", "a LlamaIndex LLM (llama_index.core.llms.LLM)")
         if unknown := sorted(set(keywords) - set(_KEYWORDS)):
             raise InvalidInput(f"keywords has {unknown}; the settings are {[*_KEYWORDS]}.")
@@ -142,9 +146,15 @@ class LlamaIndexLLM(RequestLLM):
         return [_generation_of(reply, self.name, settings) for reply in replies]
 
     def _call(self, way: str, prompt: str, llm: BaseLLM, keywords: dict[str, Any]) -> Any:
+        """As `LLM.predict` asks, for which an LLM may have prompts to put around each."""
+        theirs = llm if isinstance(llm, FullLLM) else None
         if self._chat:
-            message = ChatMessage(role="user", content=prompt)
-            return getattr(llm, f"{way}chat")([message], **keywords)
+            messages = [ChatMessage(role="user", content=prompt)]
+            messages = theirs._extend_messages(messages) if theirs else messages
+            return getattr(llm, f"{way}chat")(messages, **keywords)
+        if theirs:
+            wrapped = (theirs.completion_to_prompt or str)(prompt)
+            prompt, keywords = theirs._extend_prompt(wrapped), {**keywords, "formatted": True}
         return getattr(llm, f"{way}complete")(prompt, **keywords)
 
     def _set(
@@ -286,4 +296,5 @@ class LtragLLM(CustomLLM):
             raise InvalidInput(f"LtragLLM was called with {unknown}; {takes}")
         assert self.completion_to_prompt is not None
         asked = prompt if formatted else self.completion_to_prompt(prompt)
-        return ask(asked, **{"max_tokens": self.num_output, **kwargs})
+        given = {name: value for name, value in kwargs.items() if value is not None}
+        return ask(asked, **{"max_tokens": self.num_output, **given})

@@ -19,7 +19,7 @@ from ltrag_plugins.methods.method import Method, ReadingSettings, labelled_quest
 from ltrag_plugins.metrics.answer import contains, f1
 from ltrag_plugins.prompts import templates
 from ltrag_plugins.settings import Count, Holds, Settings
-from ltrag_plugins.tokenize import words
+from ltrag_plugins.tokenize import length, words
 from ltrag_plugins.types import Answer, Passage, Question
 from ltrag_plugins.uncertainty import checked_tokens
 
@@ -32,7 +32,7 @@ _Chat = dict[str, Any]
 _NONE = "none"  # what the filter writes where no sentence helps
 _FEWEST_WORDS = 4  # a shorter piece of a sentence may stand anywhere by chance
 
-_END = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]+[」』”）]*|\n")
+_END = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|[。！？।॥؟۔]+[」』”）]*|\n")
 _UNFINISHED = re.compile(
     r"(?:[^\W\d_]\.)*[^\W\d_]"  # an initial: J, U.S, e.g
     r"|mr|mrs|ms|dr|prof|st|jr|sr|gen|col|lt|capt|rev|hon|no|vol|fig|vs|etc|inc|ltd|co|corp"
@@ -95,7 +95,7 @@ def _as_shown(passage: Passage) -> str:
 def _kept_sentences(reply: str, text: str) -> list[str] | None:
     """The sentences of `text` that the reply holds whole or in part; None: it is of no use."""
     said, kept = _padded(reply), []
-    pieces = [_padded(s) for s in _sentences(reply) if len(words(s)) >= _FEWEST_WORDS]
+    pieces = [_padded(s) for s in _sentences(reply) if length(s) >= _FEWEST_WORDS]
     for sentence in _sentences(text):
         own = _padded(sentence)
         if own.strip() and (own in said or any(piece in own for piece in pieces)):

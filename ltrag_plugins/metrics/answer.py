@@ -8,10 +8,10 @@ import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
-from unicodedata import category, normalize
+from unicodedata import category
 
 from ltrag_plugins.errors import InvalidInput, MissingReferences, require
-from ltrag_plugins.tokenize import words
+from ltrag_plugins.tokenize import folded, spaced, words
 from ltrag_plugins.types import Question
 
 Correct = Literal["contains", "normalized_exact_match", "exact_match", "accuracy", "f1"]
@@ -23,11 +23,12 @@ _LEAD_INS = (["the", "answer", "is"], ["answer", "is"], ["answer"])
 
 def normalized(text: str) -> str:
     """Lower case, without punctuation and articles, single spaces (SQuAD). Articles stay where
-    nothing else would be left ("A", "The The"). Beyond ASCII, text is brought to NFKC first and all
-    Unicode punctuation goes, so that "1914–18" and "1914-18" are equal."""
-    lowered = normalize("NFKC", text).lower()
+    nothing else would be left ("A", "The The"). Beyond ASCII, text is `folded` first and all
+    Unicode punctuation goes, so that "1914–18" and "1914-18" are equal; Korean and scripts without
+    blanks are set character by character."""
+    lowered = folded(text)
     marks = {c for c in set(lowered) if c in string.punctuation or category(c).startswith("P")}
-    bare = "".join(c for c in lowered if c not in marks)
+    bare = spaced("".join(c for c in lowered if c not in marks))
     return " ".join(_ARTICLE.sub(" ", bare).split()) or " ".join(bare.split())
 
 

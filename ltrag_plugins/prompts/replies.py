@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from unicodedata import normalize
 
 from ltrag_plugins.metrics.answer import accuracy
 from ltrag_plugins.tokenize import words
@@ -10,7 +11,7 @@ from ltrag_plugins.tokenize import words
 _BEFORE = r"""(?:[\s"'“”‘*_`(\[{$]|(?i:(?:the\s+)?answer(?:\s+is)?\b:?))*"""
 # a letter that names an option, and no article or pronoun: it stands alone or before a mark
 _LETTER = re.compile(
-    r"""[\W_]*(?:(?:the\s+)?answer(?:\s+is)?[\W_]+)?([a-z])(?:[).:\]}"”’*_`]|'(?!\w)|\s*$)""",
+    r"""[\W_]*(?:(?:the\s+)?answer(?:\s+is)?[\W_]+)?([a-z])(?:[).:\]}"”’*_`。、】」]|'(?!\w)|\s*$)""",
     re.IGNORECASE,
 )
 
@@ -29,7 +30,7 @@ def read_reply(
     forms = zip((*options, *lettered), (*options, *options), strict=True)
     if begun := [(form, option) for form, option in forms if _begins(said, form)]:
         return max(begun, key=lambda one: _likeness(said, one[0]))[1]
-    letter = _LETTER.match(said)
+    letter = _LETTER.match(normalize("NFKC", said))
     place = ord(letter[1].upper()) - ord("A") if letter else len(options)
     if place < len(options):
         return options[place]
@@ -61,7 +62,7 @@ _MARKED = re.compile(
     r"\bthe (?:final |correct )?answer (?:to (?:the|this) question )?is\b:?\s*(.*)", re.IGNORECASE
 )
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d{1,3}[.)])\s+")
-_END = re.compile(r"""[.!?…]+["'”’)\]]*(?=\s)|[。！？]""")
+_END = re.compile(r"""[.!?…]+["'”’)\]]*(?=\s)|[。！？।॥؟۔]""")
 _ABBREVIATED = re.compile(r"\b(?:[^\W\d_]|Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Vol|vs|ca|etc)\.$")
 _AROUND = " \t\"'“”*"
 

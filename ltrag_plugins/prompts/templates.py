@@ -4,11 +4,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import islice
 from typing import Annotated, TypeVar
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Embed, Fetch, Flow, Request, ask, changing
 from ltrag_plugins.settings import Holds
+from ltrag_plugins.tokenize import PIECE
 from ltrag_plugins.types import Answer, Generation, Passage, Question
 from ltrag_plugins.uncertainty import yes_probability
 
@@ -56,8 +58,10 @@ def direct_prompt(question: str, template: str = DIRECT_PROMPT) -> str:
 
 
 def beginning(text: str, max_words: int = _MOST_WORDS) -> str:
-    """The first words of a text, with single spaces between them."""
-    return " ".join(text.split()[:max_words])
+    """The first words of a text, with single spaces between them; see `tokenize.PIECE`."""
+    whole = " ".join(text.split())
+    ends = [0, *(found.end() for found in islice(PIECE.finditer(whole), max_words))]
+    return whole[: ends[-1]]
 
 
 def passages_block(passages: Sequence[Passage], *, max_words: int = _MOST_WORDS) -> str:

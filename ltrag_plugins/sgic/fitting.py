@@ -19,7 +19,13 @@ from jaxtyping import Bool, Float, Int
 
 from ltrag_plugins.calibration import CalibrationMethod
 from ltrag_plugins.data import check_labelled, digest_of
-from ltrag_plugins.errors import CalibrationError, InvalidInput, NoTokenProbabilities, require
+from ltrag_plugins.errors import (
+    CalibrationError,
+    InvalidInput,
+    NoTokenProbabilities,
+    checked,
+    require,
+)
 from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.metrics.answer import f1, is_right, normalized_exact_match
@@ -198,6 +204,7 @@ def fit(
     """
     require("fit")
     questions, settings = list(questions), settings or SGICSettings(rounds=5)
+    checked(settings, SGICSettings, "settings", "SGICSettings(...)")
     if not questions:
         raise CalibrationError("no questions to fit on; give some with answers, better 100 or more")
     check_labelled(questions, passages=True)

@@ -23,7 +23,7 @@ from ltrag_plugins.prompts.templates import DIRECT_PROMPT, direct_prompt
 from ltrag_plugins.settings import Holds, Settings
 from ltrag_plugins.types import Generation
 
-SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*(?=\s)|[。！？][\"'”’)\]」』]*")
+SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*(?=\s)|[。！？।॥؟۔][\"'”’)\]」』]*")
 
 # invisible characters must not hide a label; possessive, so that long runs take linear time
 _GAP = r"[\s\u200b-\u200f\u2060\ufeff]*+"
