@@ -4,6 +4,7 @@ import copy
 import inspect
 import logging
 from functools import partial
+from types import SimpleNamespace
 from typing import get_type_hints
 
 import pytest
@@ -245,6 +246,11 @@ def test_a_history_of_messages_is_read_and_anything_else_of_that_name_left_alone
     assert asked.history == (("human", "who keeps the bees?"), ("ai", "Ann"))
     for other in ("of Rome", ["Livy"], [1], None, {"a": "b"}):
         assert conversation_of({"question": "since when?", "history": other}).history == ()
+
+
+def test_a_state_that_holds_a_resume_is_no_command():
+    state = SimpleNamespace(question="who?", resume="twelve years in hives")
+    assert conversation_of(state).question == "who?"
 
 
 def test_what_is_no_message_or_no_number_of_passages_is_refused():

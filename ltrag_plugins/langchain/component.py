@@ -57,7 +57,7 @@ def conversation_of(value: Any, key: str = "question") -> Asked:
             return _last_human(value.to_messages())
         case Sequence():
             return _last_human(value)
-    if hasattr(value, "resume"):  # a Command, which goes on where a graph stopped
+    if hasattr(value, "goto") and hasattr(value, "resume"):  # a Command to a graph that stopped
         return Asked(NOT_TEXT)
     entries = entries_of(value)
     if key in entries:
