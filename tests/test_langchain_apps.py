@@ -202,7 +202,9 @@ async def test_the_draft_fills_the_model_that_the_chain_puts_out(chain):
     assert seen.invoke("who?") == drafted
 
 
-@pytest.mark.parametrize("model", [Rated, create_model("Two", left=(str, ""), right=(str, ""))])
+@pytest.mark.parametrize(
+    "model", [Rated, create_model("Two", left=(str, ""), right=(str, "")), create_model("Empty")]
+)
 def test_a_model_that_no_draft_fills_is_refused_with_the_remedy(model):
     def chain(value):
         raise AssertionError

@@ -5,6 +5,7 @@ from functools import partial, reduce
 from operator import add
 from typing import TypedDict
 
+import numpy as np
 import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -256,7 +257,9 @@ async def test_in_a_batch_every_search_belongs_to_its_own_question(k):
     )
     runs = [Runs(), Runs(), Runs()]
     configs = [{"callbacks": [one]} for one in runs]
-    configs[0]["configurable"] = {"search_kwargs": {"k": 1}}
+    for config, search_kwargs in zip(configs, ({"k": 1}, {}, {}), strict=True):
+        array = np.ones(3)  # which has no one truth
+        config["configurable"] = {"vector": array, "search_kwargs": search_kwargs}
     texts = [f"Where is {place}?" for place in ("Ayr", "Bute", "Crail")]
     calibrator = looking(chat(), search, k=k, settings=SGICSettings(rounds=0))
     for given in (calibrator.batch(texts, configs), await calibrator.abatch(texts, configs)):

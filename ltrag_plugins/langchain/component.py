@@ -220,6 +220,9 @@ class Shape:
         fields = found.model_fields if isinstance(found, type) else None
         keys: list[str] = list(fields or (found if isinstance(found, tuple) else ()))
         if not isinstance(chosen, str):
+            if not keys:
+                remedy = "give a chain that answers (direct=...), or answer="
+                raise InvalidInput(f"the chain's output has no field for a draft; {remedy}")
             chosen = next((key for key in ("messages", *ANSWER_KEYS) if key in keys), keys[-1])
             told = fields or _channels(self.chain)
             if chosen not in ("messages", *ANSWER_KEYS) and len(keys) > 1 and told:

@@ -267,9 +267,18 @@ def run_merged(
     rest of it to another run's call."""
     pairs, first = zip(flows, configs, strict=True), dict[str, Any](configs[0] if configs else {})
     owned = [changing(flow, partial(_owned, config)) for flow, config in pairs]
-    shared: Any = {k: v for k, v in first.items() if all(other.get(k) == v for other in configs)}
+    shared: Any = {
+        k: v for k, v in first.items() if all(_alike(other.get(k), v) for other in configs)
+    }
     with set_config_context(shared) as context:
         return context.run(lambda: run_many(owned, world, owners=configs, return_exceptions=True))
+
+
+def _alike(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except ValueError:  # arrays in them have no one truth
+        return False
 
 
 def _owned(config: RunnableConfig, request: Any) -> Any:
