@@ -353,7 +353,7 @@ def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
         ("the surer answer {}. Over all 103", "comparisons_hotpotqa", "1 round, least uncertain"),
         ("where its answer is surer, {} of 200", "encoder_nq", "cut to 1, least uncertain"),
         (
-            "where its answer is surer it {} of 100",
+            "where its answer is surer it {} of 200",
             "retrieved_nq",
             "ten, then the nearest, least uncertain",
         ),
