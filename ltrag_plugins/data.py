@@ -143,9 +143,13 @@ class _Record:
     def value(self, field: str) -> Any:
         """What must be there, whatever it is."""
         if field not in self.fields:
-            names = ", ".join(repr(name) for name in list(self.fields)[:8])
-            raise self.wrong(field, f"missing; there is only {names}" if names else "missing")
+            raise self.wrong(field, "missing" + self.only())
         return self.fields[field]
+
+    def only(self) -> str:
+        """The first fields that there are, where one is missing."""
+        names = ", ".join(repr(name) for name in list(self.fields)[:8])
+        return f"; there is only {names}" if names else ""
 
     def listed(self, field: str, of: str = "strings") -> Iterator[tuple[str, Any]]:
         """The entries of a list, each with the name of its place; none where there is no list."""
@@ -185,6 +189,7 @@ def _question(record: _Record, require_answers: bool, pool: Mapping[str, Passage
         answers = (record.string(one, "answer"),)
     if require_answers and not answers:
         why = "no accepted answers, which are needed here; add them or leave the question out"
+        why += record.only() if "answers" not in record.fields else ""
         raise record.wrong("answers", why, MissingReferences)
     passages = []
     for place, value in record.listed("passages", "objects"):

@@ -30,6 +30,7 @@ from collections.abc import (
 from contextlib import ExitStack, aclosing, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from numbers import Integral
 from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 import numpy as np
@@ -143,7 +144,11 @@ def ask(
 def fetch(*queries: str, k: int) -> Flow[list[list[Passage]]]:
     """Search; at most `k` passages per query, best first, whatever the retriever hands back."""
     found = yield Fetch(queries, k)
-    return [list(passages[:k]) for passages in found]
+    try:
+        return [list(passages[:k]) for passages in found]
+    except TypeError as error:
+        wanted = "a retriever gives a list of passages for each query, if need be an empty one"
+        raise errors.RetrievalError(f"{wanted}; this one gave {found!r:.80}") from error
 
 
 def embed(*texts: str) -> Flow[np.ndarray]:
@@ -451,8 +456,8 @@ def run_many(
         return_exceptions: put a failed flow's exception in its place in the result (the type does
             not say so) instead of closing the others and raising it.
     """
-    if batch is not None and batch < 1:
-        raise InvalidInput(f"batch must be at least 1, got {batch}; None puts no bound on it")
+    if batch is not None and not (isinstance(batch, Integral) and batch >= 1):
+        raise InvalidInput(f"batch must be at least 1, got {batch!r}; None puts no bound on it")
     rounds = _side_by_side(flows, batch, owners, keep_exceptions=return_exceptions)
     return run(rounds, world, observers=observers)
 

@@ -141,6 +141,16 @@ def test_prompts_were_right_as_often_as_the_rewards_say(train, asked, tmp_path):
     assert report["shots"] == report["fixed_shots"] == 2 * COUNT
 
 
+def test_without_an_epoch_nothing_is_asked_and_the_untrained_head_is_told(train, asked, tmp_path):
+    stdout = train(tmp_path / "head", "--set", "epochs=0").stdout
+    words = dict(re.findall(r"^(.*?)  +(.*)$", stdout, re.MULTILINE))
+    assert words["kept"].startswith("the head as it was before training with 2 shots")
+    assert [words[n] for n in ("epochs", "batches", "calls", "tokens", "shots")] == ["0"] * 5
+    assert (words["first_reward"], words["last_reward"], asked) == ("none", "none", [])
+    report = json.loads(train(tmp_path / "head", "--set", "epochs=0", "--json").stdout)
+    assert (report["first_reward"], report["history"]) == (None, [])
+
+
 def test_a_run_that_its_bound_ended_goes_on_to_the_same_head(train, head, tmp_path):
     arguments = ["--checkpoint", tmp_path / "run"]
     stopped = train(tmp_path / "head", *arguments, "--set", "max_calls=1")

@@ -9,12 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
 from cli_parts import book, lines_file, ltrag, one_line, program, wrong_usage
 from openai_server import openai_server
 from typer.main import get_command
+from typer.testing import CliRunner
 
-from ltrag_plugins.cli import app
-from ltrag_plugins.cli.io import checked_folder, wrapped
+from ltrag_plugins.cli import _GuardedGroup, app
+from ltrag_plugins.cli.io import checked_folder, resumable, wrapped
 from ltrag_plugins.errors import UnwritableArtifact
 from ltrag_plugins.evaluate.folder import RunFolder
 
@@ -357,6 +359,7 @@ def test_a_folder_that_another_run_writes_to_is_refused_at_once(place):
         (["--metrics", "emm"], "did you mean em"),
         (["--gate", "fit"], "add --labelled"),
         (["--gate", "gece"], "takes fit, paper, or a folder"),
+        (["--rate", "0.5"], "--rate is for --gate fit"),
         (["--gate", "paper:qualty=chrf"], "did you mean quality"),
         (["--set", "search=encoder"], "add --encoder embedded"),
         (["--set", "compare=nobody", "--methods", "direct"], "there will be direct"),
@@ -392,6 +395,7 @@ def novels(tmp_path):
     [
         ("sgic fit {q}", "--out", NOWHERE / "calibration"),
         ("sgic build {q}", "--out", NOWHERE / "data"),
+        ("sgic build {q} --form filter --set measure=cxmi", "--out", NOWHERE / "data"),
         ("gate fit {q} --encoder none", "--out", NOWHERE / "gate"),
         ("dur train {q} {q} --out {d}/head", "--checkpoint", NOWHERE / "run"),
         ("dur train {q} {q} --out {d}/head", "--pictures", NOWHERE / "pictures"),
@@ -461,6 +465,37 @@ def test_the_program_tells_its_version_and_an_error_in_one_line_unless_debugged(
     code, stdout, stderr = told("--debug", *wrong)
     assert code == 1
     assert "Traceback" in stderr
+
+
+def test_ctrl_c_while_the_program_is_being_loaded_is_one_line():
+    lines = (
+        "import sys",
+        "from ltrag_plugins.__main__ import main",
+        "def stop(name, *_):",
+        "    if name == 'ltrag_plugins.cli': raise KeyboardInterrupt",
+        "sys.meta_path.insert(0, type('Stop', (), {'find_spec': staticmethod(stop)}))",
+        "main()",
+    )
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "ltrag: stopped\n")
+
+
+def test_a_stop_says_what_is_kept_and_nothing_of_where_it_came():
+    commands = typer.Typer(cls=_GuardedGroup)
+
+    @commands.command("read")
+    def _read() -> None:
+        raise KeyboardInterrupt("decoding with 'utf-8-sig' codec failed")  # as codecs say it
+
+    @commands.command("ask")
+    def _ask() -> None:
+        with resumable(Path("answers.sqlite")):
+            _read()
+
+    read, ask = (CliRunner().invoke(commands, [name]) for name in ("read", "ask"))
+    assert (read.exit_code, read.stderr) == (130, "ltrag: stopped\n")
+    goes_on = "ltrag: stopped; the same command goes on with what is in answers.sqlite\n"
+    assert (ask.exit_code, ask.stderr) == (130, goes_on)
 
 
 def test_help_loads_nothing_heavy():

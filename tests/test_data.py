@@ -44,6 +44,13 @@ def test_answers_may_be_missing_until_they_are_required(file):
         read_questions(path, require_answers=True)
 
 
+def test_a_misspelled_field_of_answers_is_seen_by_the_names_that_are_there(file):
+    with pytest.raises(MissingReferences, match=r"there is only 'question', 'answer s'$"):
+        read_questions(file({"question": "q", "answer s": ["a"]}), require_answers=True)
+    with pytest.raises(MissingReferences, match=r"leave the question out$"):
+        read_questions(file({"question": "q", "answers": []}), require_answers=True)
+
+
 def test_blank_lines_byte_order_marks_and_windows_line_ends_are_forgiven(file):
     path = file(b"\xef\xbb\xbf" + json.dumps(EMMA).encode() + b"\r", b"  ", b"", EMMA)
     assert len(read_questions(path)) == 2

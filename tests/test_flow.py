@@ -159,8 +159,9 @@ def test_a_batch_bounds_a_call_and_cuts_no_request():
     llm, flows = ScriptedLLM(echo), (ask("a"), ask("b", "c"), ask("d"), ask(*"efg"), ask("h"))
     run_many(flows, World(llm), batch=2)
     assert llm.calls == [("a",), ("b", "c"), ("d",), ("e", "f", "g"), ("h",)]
-    with pytest.raises(InvalidInput, match="batch must be at least 1, got 0"):
-        run_many([], World(), batch=0)
+    for wrong in (0, "4", 2.5):
+        with pytest.raises(InvalidInput, match=f"batch must be at least 1, got {wrong!r}"):
+            run_many([], World(), batch=wrong)
 
 
 def asking(*prompts: str):
@@ -316,6 +317,11 @@ class Broken(Threads):
         raise OSError("gone")
 
 
+class Nothing(Threads):
+    def search(self, queries, k):
+        return [None for _ in queries]
+
+
 class AsyncBroken(Broken):
     async def asearch(self, queries, k):
         return self.search(queries, k)
@@ -351,6 +357,7 @@ SCRIPT, FULL = World(llm=ScriptedLLM(moody)), World(Gradients(), Words(), Length
         (lambda: embed("a"), World(encoder=Broken()), ModelFailed, "encoder raised OSErr"),
         (lambda: fetch("q", k=1), World(retriever=Broken()), RetrieverFailed, "er raised OSErr"),
         (lambda: fetch("q", k=1), World(retriever=AsyncBroken()), RetrieverFailed, "gone"),
+        (lambda: fetch("q", k=1), World(retriever=Nothing()), RetrievalError, "gave [None]"),
         (lambda: ask("?"), World(), ModelError, "needs the llm"),
         (lambda: score(["a"], ["1"]), World(), ModelError, "needs the llm"),
         (of_agreement, World(), ModelError, "needs the llm"),

@@ -70,6 +70,15 @@ class Page(Document):
     number: int = 0
 
 
+@pytest.mark.parametrize("given", [None, "tea", {"a": 1}, ["tea"]], ids=str)
+async def test_what_is_no_list_of_documents_is_a_named_error(given):
+    reranker, why = DURReranker(trained()), "a list of langchain_core Documents, got"
+    with pytest.raises(InvalidInput, match=why):
+        reranker.compress_documents(given, QUESTION)
+    with pytest.raises(InvalidInput, match=why):
+        await reranker.acompress_documents(given, QUESTION)
+
+
 def test_documents_of_an_apps_own_kind_stay_what_they_are():
     given = [Page(d.page_content, id=d.id, number=7) for d in documents()]
     found = DURReranker(trained()).compress_documents(given, QUESTION)

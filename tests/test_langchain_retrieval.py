@@ -160,6 +160,30 @@ async def test_errors_of_gate_and_inner_retriever_pass_through():
             await retriever.ainvoke(question)
 
 
+@pytest.mark.parametrize("found", [None, "tea", [None], [{"page_content": "tea"}]], ids=str)
+async def test_what_is_no_list_of_documents_is_a_named_error(found):
+    inner = RunnableLambda(lambda query: found)
+    gated, ours = GECERetriever(gate=GATE, retriever=inner), LangChainRetriever(inner)
+    why = "a list of langchain_core Documents, got"
+    with pytest.raises(InvalidInput, match=why):
+        gated.invoke("tea")
+    with pytest.raises(InvalidInput, match=why):
+        await gated.ainvoke("tea")
+    with pytest.raises(InvalidInput, match=why):
+        ours.search(["tea"], 2)
+    with pytest.raises(InvalidInput, match=why):
+        await ours.asearch(["tea"], 2)
+
+
+async def test_documents_that_come_one_by_one_are_found_too():
+    inner = RunnableLambda(lambda query: iter(POOL))
+    gated, ours = GECERetriever(gate=GATE, retriever=inner, k=2), LangChainRetriever(inner)
+    assert gated.invoke("tea") == await gated.ainvoke("tea") == POOL[:2]
+    texts = [document.page_content for document in POOL[:2]]
+    for [found] in (ours.search(["tea"], 2), await ours.asearch(["tea"], 2)):
+        assert [passage.text for passage in found] == texts
+
+
 def test_documents_keep_ids_order_and_metadata_and_what_is_handed_in_is_not_changed():
     documents = copy.deepcopy(POOL)
     inner, five = RunnableLambda(lambda query: documents), Five()

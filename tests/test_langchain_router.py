@@ -169,6 +169,56 @@ async def test_before_a_graph_the_draft_has_the_version_that_was_asked_for(mode)
     assert (router.monitor.audits, router.monitor.failed) == (4, 0)
 
 
+class Placed(MessagesState):
+    at: str
+
+
+@pytest.mark.parametrize("more", [
+    {}, {"output_keys": "messages"}, {"output_keys": ["messages"]}, {"output_keys": ["at"]},
+    {"output_keys": "messages", "version": "v2"},
+], ids=str)  # fmt: skip
+async def test_the_draft_comes_with_what_a_graph_gives_of_its_state(more):
+    def node(state):
+        return {"messages": [AIMessage("from the graph", id="1")]}
+
+    graph = StateGraph(Placed).add_node("n", node).add_edge(START, "n").compile()
+    router, bound = GECERouter(gate(), graph), GECERouter(gate(), graph.bind(**more))
+    rare, given = ({"messages": [HumanMessage(text)], "at": "home"} for text in ("rare", "hi"))
+    whole = graph.invoke(rare, **more)
+    own = getattr(whole, "value", whole)
+    for draft in (router.invoke(given, **more), await bound.ainvoke(given),
+                  *router.batch([given], **more)):  # fmt: skip
+        assert type(draft) is type(whole)
+        state = getattr(draft, "value", draft)
+        assert str(of_form(state)) == str(of_form(own))
+        assert isinstance(own, list) or {**own, "messages": []} == {**state, "messages": []}
+    for mode in ("values", "updates"):
+        *_, own = graph.stream(rare, stream_mode=mode, **more)
+        [piece] = router.stream(given, stream_mode=mode, **more)
+        if more.get("output_keys") != ["at"]:  # which the graph's node does not write
+            assert str(of_form(piece)) == str(of_form(own))
+    [update] = router.stream(given, stream_mode="updates")
+    assert [*update["GECEDraft"]] == ["messages"]
+
+
+@pytest.mark.parametrize("mode", ["updates", "messages", ["values", "messages"]])
+@pytest.mark.parametrize("version", ["v1", "v2"])
+async def test_a_graph_that_is_asked_at_once_for_another_mode_gives_its_stream(mode, version):
+    def node(state):
+        return {"messages": [AIMessage("from the graph", id="1")]}
+
+    graph = StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile()
+    how = {"stream_mode": mode, "version": version}
+    router, bound = GECERouter(gate(), graph), GECERouter(gate(), graph.bind(**how))
+    rare, given = ({"messages": [HumanMessage(text)]} for text in ("rare", "hi"))
+    own = {str(of_form(piece)) for piece in graph.invoke(rare, **how)}
+    for draft in (router.invoke(given, **how), await bound.ainvoke(given),
+                  *router.batch([given], **how)):  # fmt: skip
+        assert isinstance(draft, list)
+        assert {str(of_form(piece)) for piece in draft} <= own
+        assert len(draft) == (1 if isinstance(mode, str) else 2)
+
+
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("mode", ["values", "updates", "messages", ["messages", "values"]])
 def test_the_answer_in_what_a_graph_gives_is_found_in_both_versions(mode, version):

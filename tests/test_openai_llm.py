@@ -246,7 +246,11 @@ def test_the_name_tells_servers_and_prompt_handling_apart_and_no_secrets():
     ("settings", "why"),
     [
         ({"max_concurrency": 0}, "at least"),
+        ({"max_concurrency": "8"}, "whole number, at least 1, got '8'"),
         ({"top_logprobs": -1}, "at least"),
+        ({"top_logprobs": "5"}, "top_logprobs must be a whole number"),
+        ({"max_retries": "2"}, "max_retries must be a whole number"),
+        ({"timeout": "60"}, "timeout must be a number of seconds, got str '60'"),
         ({"omit": ("heat",)}, "omit holds"),
         ({"omit": ("max_completion_tokens",)}, "it may hold"),
     ],

@@ -217,7 +217,11 @@ def test_an_answer_that_does_not_come_in_time_is_given_up(slow, name, generate):
         assert len(sent) < DROPS
 
 
-@pytest.mark.parametrize("header", [{"Retry_After": "30"}, {"Retry_After_Ms": "30000"}])
+PATIENCE = [("Retry_After", "30"), ("Retry_After_Ms", "30000")]
+PATIENCE += [("Retry_After", "Fri, 31 Dec 9999 23:59:59 GMT")]
+
+
+@pytest.mark.parametrize("header", [dict([one]) for one in PATIENCE], ids=str)
 def test_a_server_that_wants_more_patience_than_there_is_time_is_not_waited_for(header, generate):
     limited = answering(lambda prompt: said("", 429, **header))
     with limited as server, pytest.raises(ModelFailed, match="too many requests"):
@@ -461,6 +465,49 @@ def test_a_loop_that_was_closed_by_hand_is_not_called_any_more(caplog):
             warnings.simplefilter("ignore", ResourceWarning)  # they are the loops' own
             asyncio.run(last())
     assert [record.message for record in caplog.records if record.name == "asyncio"] == []
+
+
+def test_threads_with_event_loops_of_their_own_keep_each_others_bounds():
+    """As a web server has them that answers each request on a new loop."""
+    came, looked, two = threading.Event(), threading.Event(), threading.Event()
+    under_way = list[str]()
+
+    async def one_then_another() -> None:
+        one = asyncio.create_task(llm.agenerate(["one"]))
+        await asyncio.to_thread(looked.wait, 20)
+        await asyncio.gather(one, llm.agenerate(["another"]))
+
+    third = threading.Thread(target=lambda: asyncio.run(one_then_another()))
+
+    class Loop(asyncio.SelectorEventLoop):
+        """While the second thread sees whether it has ended, the third begins to ask."""
+
+        def is_closed(self) -> bool:
+            if threading.current_thread() is second and not came.is_set():
+                third.start()
+                came.wait(20)
+            return super().is_closed()
+
+    def answer(prompt: str) -> Answer:
+        if prompt in ("one", "another"):
+            under_way.append(prompt)
+            came.set()
+            if len(under_way) > 1:
+                two.set()
+            two.wait(0.3)
+            under_way.remove(prompt)
+        return said(prompt)
+
+    second = threading.Thread(target=lambda: asyncio.run(llm.agenerate(["second"])))
+    with answering(answer) as server, asyncio.Runner(loop_factory=Loop) as first:
+        llm = client(server, max_concurrency=1)
+        first.run(llm.agenerate(["first"]))
+        second.start()
+        second.join()
+        looked.set()
+        third.join()
+    assert len(server.asked) == 4
+    assert not two.is_set()
 
 
 def test_connections_of_a_loop_that_has_ended_are_no_failure():

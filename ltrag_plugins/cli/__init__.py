@@ -15,7 +15,7 @@ except ImportError as error:
     raise missing_extra("typer", "cli") from error
 
 from ltrag_plugins.cli import dur, evaluate, gate, pipeline, sgic  # noqa: F401  # they add their commands
-from ltrag_plugins.cli.io import say
+from ltrag_plugins.cli.io import Stopped, say
 from ltrag_plugins.cli.options import COMMANDS, PAPER_NAMES
 
 
@@ -27,7 +27,8 @@ class _GuardedGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
-            say("; ".join(["stopped", *map(str, stop.args)]))
+            kept = stop.args if isinstance(stop, Stopped) else ()  # a codec's stop has others
+            say("; ".join(["stopped", *map(str, kept)]))
             raise typer.Exit(130) from stop  # as shells report a program that Ctrl-C ended
         except BrokenPipeError:
             raise  # whoever read our output has seen enough: no matter for a message

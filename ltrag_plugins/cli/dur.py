@@ -223,7 +223,8 @@ def _verdict(result: "dur.TrainingResult") -> str:
     """Which head with how many shots, and what that is worth where training did not look."""
     choice, shots = result.choice, result.ranker.shots
     if choice is None:
-        return f"the trained head with {shots} shots; none were held out to judge it"
+        which = "trained head" if result.history else "head as it was before training"
+        return f"the {which} with {shots} shots; none were held out to judge it"
     which = "trained head" if choice.head == "trained" else "head as it was before training"
     own, old = max(choice.trained[1:]), max(choice.start[1:])
     worth = f"{own:.3f} trained, {old:.3f} before, {choice.trained[0]:.3f} without shots"
@@ -234,20 +235,20 @@ def _verdict(result: "dur.TrainingResult") -> str:
 
 def _figures(result: "dur.TrainingResult") -> dict[str, Any]:
     """A training as plain values."""
-    from ltrag_plugins.dur.batch import by_epoch, total
+    from ltrag_plugins.dur.batch import by_epoch
 
     settings, choice = result.ranker.settings, result.choice
-    whole, epochs = total(result.history), by_epoch(result.history)
-    tokens = [whole.tokens, 0 if choice is None else choice.tokens]
+    epochs = by_epoch(result.history)  # none, with epochs=0
+    tokens = [batch.tokens for batch in result.history] + [choice.tokens if choice else 0]
     return {
         "epochs": len(epochs),
         "batches": len(result.history),
         "calls": result.calls,
         "tokens": None if None in tokens else sum(filter(None, tokens)),
-        "first_reward": epochs[0].reward,
-        "last_reward": epochs[-1].reward,
-        "shots": whole.shots,
-        "fixed_shots": settings.shots * whole.questions,
+        "first_reward": epochs[0].reward if epochs else None,
+        "last_reward": epochs[-1].reward if epochs else None,
+        "shots": sum(batch.shots for batch in result.history),
+        "fixed_shots": settings.shots * sum(batch.questions for batch in result.history),
         "sigma": result.ranker.sigma,
         "answer_shots": result.ranker.shots,
         "choice": choice and {**asdict(choice), "head": choice.head},

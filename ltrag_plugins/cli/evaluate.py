@@ -103,6 +103,8 @@ def _evaluate(
     words_of_gates, measures = [one for one in _split(gate) if one != "none"], _split(metrics)
     [gating] = options.changed(None, RunGate("fit"), rate=rate)
     gatings = [replace(gating, spec=word) for word in words_of_gates]
+    if rate is not None and all(one.is_saved for one in gatings):
+        raise InvalidInput("--rate is for --gate fit and --gate paper; add one, or leave it out")
     metrics_named(measures)
     named = [cell_of(word) if word != _ALL else None for word in _split(methods)]
     if not named:

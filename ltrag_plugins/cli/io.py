@@ -87,6 +87,10 @@ def show_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) ->
     show("\n".join(table([(name, row) for name, *row in cells], heads, title=title)))
 
 
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C, with what is kept of the work."""
+
+
 @contextmanager
 def resumable(folder: Path | None, option: str = "--cache") -> Iterator[None]:
     """Tells whoever stops the work where the part that is done is kept; None: nowhere, without
@@ -96,7 +100,7 @@ def resumable(folder: Path | None, option: str = "--cache") -> Iterator[None]:
     except KeyboardInterrupt as stop:
         kept = f"the same command goes on with what is in {folder}"
         lost = f"nothing is kept, as there is no {option}"
-        raise KeyboardInterrupt(kept if folder else lost) from stop
+        raise Stopped(kept if folder else lost) from stop
 
 
 @contextmanager

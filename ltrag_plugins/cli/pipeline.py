@@ -61,7 +61,7 @@ def _fit(
 def _answer(
     folder: Annotated[Path, argument("RAG/", "Folder that 'ltrag fit' wrote.")],
     question: Annotated[str, option("Data", "One question.")],
-    passages: _Passages = None,
+    passages: Annotated[Path | None, option("Data", "Passages to search.")] = None,
     model: Opt.NotedModel = None,
     encoder: Opt.NotedEncoder = None,
     refuse_p_wrong_above: Annotated[

@@ -145,6 +145,7 @@ def _build(
     [dim]ltrag calibrate build train.jsonl --model hf:ORG/NAME --out data/[/]
     [dim]ltrag calibrate build train.jsonl --form filter --out data/[/]
     """
+    io.checked_folder(out)
     if form == "filter":
         made = _filter_data(_asked(questions, limit, pool), words, model, cache, rounds)
         examples = training.keep(made, out=out).examples
@@ -156,7 +157,6 @@ def _build(
         raise typer.BadParameter(f"form must be one of sgic, direct, filter, got {form!r}")
     both = sgic.SGICSettings(rounds=5), training.CorpusSettings()
     settings, corpus = options.changed(words, *both, rounds=rounds, form=form)
-    io.checked_folder(out)
     found = _asked(questions, limit, pool)
     # a plain prompt needs no model
     llm = options.load_llm(model, cache=cache) if corpus.form == "sgic" else None

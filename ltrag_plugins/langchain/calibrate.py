@@ -1,6 +1,6 @@
 """Answers that know how sure they are, as a Runnable."""
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from os import PathLike
@@ -17,7 +17,7 @@ from ltrag_plugins.flow import Fetch, Flow, World, arun, run
 from ltrag_plugins.langchain.component import Asked, Asking, Component, entries_of, in_graph, plain
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.model import model_of, run_merged, runs_of
-from ltrag_plugins.langchain.retriever import asking_for, checked_k, passage_of
+from ltrag_plugins.langchain.retriever import asking_for, checked_k, documents_in, passage_of
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.prompts.templates import standalone
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument
@@ -194,12 +194,12 @@ class SGICCalibrator(Component):
             [found] = yield Fetch((checked_question(question),), self.k or 0)
             if isinstance(found, Exception):
                 raise found
-            listed = _listed(found, "from the retriever")[: self.k]
+            listed = documents_in(found)[: self.k]
         elif extra:
             why = "which is not asked where documents are given; leave one of them out"
             raise InvalidInput(f"{sorted(extra)} are for the retriever, {why}")
         else:
-            listed = _listed(documents, f"under {self.documents_key!r}")
+            listed = documents_in(documents, f"under {self.documents_key!r}")
         return _Given(question, listed, "messages" in entries, in_node)
 
     def _answering(self, given: "_Given | Exception") -> Flow[dict[str, Any]]:
@@ -265,16 +265,6 @@ class _Given(NamedTuple):
     def asked(self) -> tuple[str, list[Passage]]:
         """What the core's calibrator takes."""
         return self.question, [passage_of(document) for document in self.documents]
-
-
-def _listed(found: Any, where: str) -> list[Document]:
-    listable = isinstance(found, Iterable) and not isinstance(found, str | Mapping | Document)
-    listed: list[Any] = list(found) if listable else [None]
-    if all(isinstance(item, Document) for item in listed):
-        return listed
-    remedy = "Passages become Documents with ltrag_plugins.langchain.document_of."
-    wanted = f"{where} there must be a list of langchain_core Documents"
-    raise InvalidInput(f"{wanted}, got {found!r:.80}. {remedy}")
 
 
 def _put_out(documents: Any) -> bool:

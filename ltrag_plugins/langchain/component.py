@@ -12,7 +12,6 @@ from uuid import uuid4
 
 from langchain_core.messages import (
     AIMessage,
-    AIMessageChunk,
     AnyMessage,
     BaseMessage,
     HumanMessage,
@@ -229,8 +228,10 @@ class Shape:
                 remedy = "name the key of the answer: answer='...'"
                 raise InvalidInput(f"the chain's output, or state, has {keys}; {remedy}")
         if chosen == "messages":
-            earlier = entries_of(value).get("messages") if _channels(self.chain) else None
-            return {"messages": [*_messages(earlier or ()), message_chunk_to_message(message)]}
+            entries, channels = entries_of(value), _channels(self.chain)
+            state = {key: entries[key] for key in channels if key in entries}
+            said = [*_messages(state.get("messages") or ()), message_chunk_to_message(message)]
+            return {**state, "messages": said}
         given = value if isinstance(value, Mapping) else {}
         # as `create_retrieval_chain` puts it out where it found nothing
         empty = {key: decision.question if key == "question" else [] for key in keys}
@@ -239,18 +240,21 @@ class Shape:
         wanted = {key: empty[key] for key in keys if fields[key].is_required()}
         return _made(found, {**wanted, chosen: str(message.text)})
 
-    def streamed(
-        self, message: AIMessageChunk, value: Any, decision: Any, **kwargs: Any
-    ) -> list[Any]:
+    def streamed(self, message: AIMessage, value: Any, decision: Any, **kwargs: Any) -> list[Any]:
         """The same as pieces of the chain's stream, which a graph gives in one or more modes."""
         state = self.of(message, value, decision)
         modes, told = self._graph_call(kwargs)
         if modes is None:
             return [state]
-        name = "GECEDraft"
-        known = {"values": state, "updates": {name: state}}
+        name, update = "GECEDraft", state
         if isinstance(state, Mapping) and "messages" in state:
-            known["updates"] = {name: {**state, "messages": state["messages"][-1:]}}
+            given = entries_of(value)
+            update = {key: entry for key, entry in state.items() if entry is not given.get(key)}
+            update["messages"] = state["messages"][-1:]
+        known: dict[Any, Any] = {
+            "values": _kept(state, told),
+            "updates": {name: _kept(update, told)},
+        }
         known["messages"] = message, {"langgraph_node": name}
         named = [modes] if isinstance(modes, str) else modes
         pieces: list[Any] = [(mode, known[mode]) for mode in named if mode in known]
@@ -264,9 +268,15 @@ class Shape:
         return [((), piece) if isinstance(modes, str) else ((), *piece) for piece in pieces]
 
     def whole(self, message: AIMessage, value: Any, decision: Any, **kwargs: Any) -> Any:
-        """The same as what the chain gives at once: a graph wraps it in its version 2."""
+        """The same as what the chain gives at once: a graph wraps it in its version 2, and in any
+        mode but "values" gives the pieces of its stream."""
         state, (modes, told) = self.of(message, value, decision), self._graph_call(kwargs)
-        if modes is None or told.get("version") != "v2":
+        if modes is None:
+            return state
+        if told.get("stream_mode", "values") != "values":
+            return self.streamed(message, value, decision, **kwargs)
+        state = _kept(state, told)
+        if told.get("version") != "v2":
             return state
         return import_module("langgraph.types").GraphOutput(state)  # it is there, as a graph is
 
@@ -276,6 +286,14 @@ class Shape:
         while isinstance(chain, RunnableBindingBase):
             kwargs, chain = {**chain.kwargs, **kwargs}, chain.bound
         return kwargs.get("stream_mode") or getattr(chain, "stream_mode", None), kwargs
+
+
+def _kept(state: Any, told: Mapping[str, Any]) -> Any:
+    """Of a state, what a graph gives for the `output_keys` of a call."""
+    keys = told.get("output_keys")
+    if keys is None or not isinstance(state, Mapping):
+        return state
+    return state.get(keys) if isinstance(keys, str) else {k: state[k] for k in keys if k in state}
 
 
 def _made(model: Any, entries: dict[str, Any]) -> Any:

@@ -46,7 +46,7 @@ from ltrag_plugins.langchain.component import (
 )
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.model import model_of, own_call
-from ltrag_plugins.langchain.retriever import asking_for, checked_k, document_of
+from ltrag_plugins.langchain.retriever import asking_for, checked_k, document_of, documents_in
 from ltrag_plugins.llm.base import LLM, Encoder
 
 _logger = logging.getLogger(__name__)
@@ -617,7 +617,8 @@ class GECERetriever(BaseRetriever):
         if not verdict.decision.retrieve:
             return [verdict.document][:k] if self.known == "draft" else []
         config = verdict.with_decision_metadata({"callbacks": run_manager.get_child()})
-        return asking_for(self.retriever, k).invoke(verdict.decision.question, config)[:k]
+        found = asking_for(self.retriever, k).invoke(verdict.decision.question, config)
+        return documents_in(found)[:k]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncRetrieverRun, k: int | None = None
@@ -628,7 +629,7 @@ class GECERetriever(BaseRetriever):
             return [verdict.document][:k] if self.known == "draft" else []
         config = verdict.with_decision_metadata({"callbacks": run_manager.get_child()})
         found = await asking_for(self.retriever, k).ainvoke(verdict.decision.question, config)
-        return found[:k]
+        return documents_in(found)[:k]
 
     @property
     def _gate(self) -> FlowRunnable:

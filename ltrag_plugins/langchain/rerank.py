@@ -16,7 +16,7 @@ from ltrag_plugins.dur.shots import ExamplePool
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.langchain.component import conversation_of
 from ltrag_plugins.langchain.embeddings import encoder_of
-from ltrag_plugins.langchain.retriever import SCORE_KEYS, passage_of
+from ltrag_plugins.langchain.retriever import SCORE_KEYS, documents_in, passage_of
 from ltrag_plugins.llm.base import Encoder
 
 
@@ -64,14 +64,14 @@ class DURReranker(HeadHolder, BaseDocumentCompressor):
     ) -> list[Document]:
         """New documents, best first, each with its score (0 to 1) as `relevance_score`; raises
         `EmptyQuestion` where the query has no words."""
-        given = {"documents": list(documents), "query": query}
+        given = {"documents": documents_in(documents, "to rerank"), "query": query}
         return self._run.invoke(given, {"callbacks": callbacks})
 
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         """As `compress_documents`; an encoder without an async call computes in a thread."""
-        given = {"documents": list(documents), "query": query}
+        given = {"documents": documents_in(documents, "to rerank"), "query": query}
         return await self._run.ainvoke(given, {"callbacks": callbacks})
 
     def _compress(self, given: dict[str, Any]) -> list[Document]:

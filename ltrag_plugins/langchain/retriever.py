@@ -1,7 +1,7 @@
 """LangChain's retrievers and documents as our retrievers and passages, and ours as LangChain's."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, final
 
@@ -54,6 +54,17 @@ def _score_key(metadata: dict[str, Any]) -> str | None:
     return next(numbers, None)
 
 
+def documents_in(found: Any, where: str = "from the retriever") -> list[Document]:
+    """What was found, or given, as a list; refused where it is none of documents."""
+    listable = isinstance(found, Iterable) and not isinstance(found, str | Mapping | Document)
+    listed: list[Any] = list(found) if listable else [None]
+    if all(isinstance(item, Document) for item in listed):
+        return listed
+    remedy = "Passages become Documents with ltrag_plugins.langchain.document_of."
+    wanted = f"{where} there must be a list of langchain_core Documents"
+    raise InvalidInput(f"{wanted}, got {found!r:.80}. {remedy}")
+
+
 @final
 class LangChainRetriever:
     """Searches with any `BaseRetriever`, or any Runnable from a query to documents, which is asked
@@ -68,14 +79,16 @@ class LangChainRetriever:
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages per query, best first, in the order of the queries."""
         asking, inputs = asking_for(self._retriever, k), [*map(str, queries)]
-        found = asking.batch(inputs, runs_of(queries))
-        return [[passage_of(document) for document in documents[:k]] for documents in found]
+        return _passages(asking.batch(inputs, runs_of(queries)), k)
 
     async def asearch(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """As `search`, with the retriever's own async call."""
         asking, inputs = asking_for(self._retriever, k), [*map(str, queries)]
-        found = await asking.abatch(inputs, runs_of(queries))
-        return [[passage_of(document) for document in documents[:k]] for documents in found]
+        return _passages(await asking.abatch(inputs, runs_of(queries)), k)
+
+
+def _passages(found: list[Any], k: int) -> list[list[Passage]]:
+    return [[*map(passage_of, documents_in(documents)[:k])] for documents in found]
 
 
 def checked_k(k: int | None, least: int = 1) -> int | None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
+from numbers import Integral
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -88,8 +89,9 @@ class RequestLLM(ABC):
     _blocking: bool = False  # there are no async requests; `agenerate` sends them from threads
 
     def __init__(self, most: int) -> None:
-        if most < 1:
-            raise InvalidInput(f"{most} requests at once are too few; it must be at least 1.")
+        if not isinstance(most, Integral) or most < 1:
+            wanted = "must be a whole number, at least 1"
+            raise InvalidInput(f"how many requests run at once {wanted}, got {most!r}.")
         self._at_most, self._failed = most, 0
         self.refused: Set[str] = frozenset()
         """Settings that its server refuses, as far as it was asked."""
@@ -181,10 +183,8 @@ class RequestLLM(ABC):
         """As `generate`; `done` runs in a thread. Without it a failure cancels the others."""
         found, parts = _Found(), self._parts(prompts)
         most, loop = self._bound(prompts), asyncio.get_running_loop()
-        if loop not in self._lanes:
-            lanes = {old: lane for old, lane in self._lanes.items() if not old.is_closed()}
-            self._lanes = lanes | {loop: _Lane(self._at_most)}
-        lane = self._lanes[loop]
+        lane = self._lanes.setdefault(loop, _Lane(self._at_most))
+        forget_closed(self._lanes)
 
         def blocking(part: Sequence[str], refused: Set[str]) -> list[Generation]:
             with self._free:
@@ -267,6 +267,13 @@ class RequestLLM(ABC):
             found[i] = named
         else:
             self._failed, self.refused = 0, self.refused | refused
+
+
+def forget_closed(kept: dict[asyncio.AbstractEventLoop, Any]) -> None:
+    """Drop what is kept for event loops that have ended, while other threads add theirs."""
+    for loop in [*kept]:
+        if loop.is_closed():
+            kept.pop(loop, None)
 
 
 def _whole(found: _Found) -> list[Generation]:

@@ -6,14 +6,16 @@ import math
 import os
 from collections.abc import AsyncGenerator, Sequence, Set
 from contextlib import aclosing, asynccontextmanager, closing, suppress
+from email.utils import parsedate_to_datetime
 from functools import cache
 from itertools import count
-from time import monotonic, sleep
+from numbers import Integral, Real
+from time import monotonic, sleep, time
 from typing import Any, final
 from urllib.parse import urlsplit
 
-from ltrag_plugins.errors import InvalidInput, ModelFailed, missing_extra
-from ltrag_plugins.llm.concurrency import RequestLLM
+from ltrag_plugins.errors import InvalidInput, ModelFailed, checked, missing_extra
+from ltrag_plugins.llm.concurrency import RequestLLM, forget_closed
 from ltrag_plugins.llm.openai_format import generation_of, text_in
 from ltrag_plugins.types import Generation, GenerationSettings
 
@@ -72,8 +74,10 @@ class OpenAICompatibleLLM(RequestLLM):
         client: OpenAI | None = None,
         async_client: AsyncOpenAI | None = None,
     ) -> None:
-        if top_logprobs < 0:
-            raise InvalidInput(f"top_logprobs is {top_logprobs}; it must be at least 0.")
+        for field, value in (("top_logprobs", top_logprobs), ("max_retries", max_retries)):
+            if not isinstance(value, Integral) or value < 0:
+                raise InvalidInput(f"{field} must be a whole number, at least 0, got {value!r}.")
+        checked(timeout, Real | httpx.Timeout | None, "timeout", "a number of seconds")
         if unknown := set(omit) - set(_OMITTABLE):
             raise InvalidInput(f"omit holds {sorted(unknown)}; it may hold {sorted(_OMITTABLE)}")
         self.model, self.chat = model, chat
@@ -170,8 +174,11 @@ class OpenAICompatibleLLM(RequestLLM):
         passing = status in (408, 409, 429) or status >= 500
         passing = {"true": True, "false": False}.get(str(headers.get("x-should-retry")), passing)
         pause = min(0.5 * 2**tried, 8.0)
+        with suppress(KeyError, ValueError):  # seconds are no date
+            until = parsedate_to_datetime(headers["retry-after"]).timestamp()
+            pause = max(pause, until - time())
         for header, seconds in (("retry-after", 1), ("retry-after-ms", 0.001)):
-            with suppress(KeyError, ValueError):  # a date among them
+            with suppress(KeyError, ValueError):
                 pause = max(0.0, float(headers[header]) * seconds)
         if not passing or tried >= self._retries or monotonic() + pause >= ends:
             raise error
@@ -185,7 +192,7 @@ class OpenAICompatibleLLM(RequestLLM):
             return
         loop = asyncio.get_running_loop()
         if loop not in self._opened:
-            self._opened = {old: kept for old, kept in self._opened.items() if not old.is_closed()}
+            forget_closed(self._opened)
             opened = _closing()
             self._opened[loop] = (await anext(opened), opened)
         # each for one request at a time: httpx gives many one connection, and all but one try anew
