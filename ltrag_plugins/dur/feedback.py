@@ -108,10 +108,7 @@ def reading(
 ) -> Flow[list[Feedback]]:
     """Ask a question after each of these sequences of shots. If the model `scores` given text, that
     is used; `both`: not only for what the reward needs."""
-    form, blank = (
-        settings.prompt_format,
-        Feedback(question, contained=settings.reward == "contains"),
-    )
+    form = settings.prompt_format
     gold = scores if both else settings.reward in ("p_gold", "log_p_gold")
     if question.options and scores:
         options = yield from _options(question, rungs, form)
@@ -120,7 +117,7 @@ def reading(
             options = options - (yield from _options(empty, rungs, form))
         return [Feedback(question, options=tuple(row)) for row in options.tolist()]
     prompts = [form.prompt(shots, question) for shots in rungs]
-    found = [blank for _ in prompts]
+    found = [Feedback(question, contained=settings.reward == "contains")] * len(prompts)
     if gold:
         scored = yield from score(prompts, [form.said(checked(question.answers)[0])] * len(prompts))
         known = [_after(form.lead, generation) for generation in scored]

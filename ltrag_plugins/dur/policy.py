@@ -94,10 +94,10 @@ def shot_counts(
 
     if settings.budget is not None:
         most = settings.budget * settings.shots * len(scores)
-        affordable = [level for level in levels if cost(level) <= most]  # from there up, all are
-        sigma = max(sigma, affordable[0]) if affordable else levels[-1]
+        # from that level up, all are affordable; above the largest score nothing is asked
+        sigma = max(sigma, next(level for level in levels if cost(level) <= most))
     if settings.least_shots is not None:
         reach = min(settings.least_shots, np.mean(counts(0.0)))
         if np.mean(counts(sigma)) < reach:
-            sigma = max((x for x in levels if np.mean(counts(x)) >= reach), default=0.0)
+            sigma = max(level for level in levels if np.mean(counts(level)) >= reach)
     return counts(sigma), float(sigma)

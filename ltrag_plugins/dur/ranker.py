@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
@@ -27,7 +27,6 @@ from ltrag_plugins.llm.base import Encoder
 _Vector = Float[np.ndarray, " dim"]
 _Vectors = Float[np.ndarray, "docs dim"]
 _FORMAT = 1
-_bounded = lru_cache(maxsize=64)(Bounds)  # the same ones come with every ranking
 _keeping = threading.Lock()  # of no object: rankers are copied and sent to workers
 
 
@@ -209,7 +208,7 @@ class DURRanker:
         sigma: float = 0.0,
     ) -> list[Ranked]:
         """As `rank`, over vectors that are at hand."""
-        _bounded(top_n, sigma)
+        Bounds(top_n, sigma)
         if not len(candidates):
             return []
         # each vector once: a matrix product may round equal rows differently

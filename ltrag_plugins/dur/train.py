@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import numpy as np
 from jaxtyping import Float
@@ -200,12 +200,10 @@ class DURTrainer:
                 _write(path, run, adam, history, choice)
         head = start if choice and choice.head == "start" else adam.head
         shots = choice.shots if choice else settings.shots
-        data = [
-            digest_of(validation),
-            *([digest_of(candidates, "candidates")] if candidates else []),
-        ]
-        told: Any = {"sigma": sigma, "shots": shots, "data": "; ".join(data)}
-        ranker = DURRanker(head, self.encoder, settings, **told)
+        data = digest_of(validation)
+        if candidates:
+            data += f"; {digest_of(candidates, 'candidates')}"
+        ranker = DURRanker(head, self.encoder, settings, sigma=sigma, shots=shots, data=data)
         return TrainingResult(ranker, history, stopped, choice)
 
     def _cases(

@@ -30,7 +30,6 @@ _Rows = Int[np.ndarray, " rows"] | slice
 _DISAGREE = 0.05  # of the answers, that may differ from always retrieving's and be as good
 _SAME_COST = 1.02  # times the least: a token less is no reason for an encoder's time
 _FOLDS = 5
-_ALL = slice(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +219,7 @@ class Trials:
             for way, some in self.records.items()
         }
 
-    def choice(self, rows: _Rows = _ALL) -> tuple[Way, bool]:
+    def choice(self, rows: _Rows = slice(None)) -> tuple[Way, bool]:
         """The way to keep by these questions, and whether it meets the goal."""
         right = {way: float(column[rows].mean()) for way, column in self.right.items()}
         spent = {way: float(column[rows].mean()) for way, column in self.spent.items()}
@@ -257,10 +256,9 @@ class Trials:
         fitted: int,
         untried: Mapping[str, str],
         p_wrong: Mapping[Way, Sequence[float | None]],
-        notes: Sequence[str] = (),
     ) -> tuple[Way, PipelineReport]:
         """The way to keep, and what is to be said about it."""
-        (kept, met), unseen, notes = self.choice(), self.unseen(), list(notes)
+        (kept, met), unseen, notes = self.choice(), self.unseen(), list[str]()
         if not met:
             notes.append(f"no way meets the target ({self.goal}): {kept.name} comes nearest")
         always = self.goal == Goal() or self.goal.target_accuracy == "always"

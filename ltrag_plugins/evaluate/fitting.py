@@ -5,8 +5,8 @@ counts with the tokens and seconds that it took when it was written.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -42,6 +42,7 @@ from ltrag_plugins.sgic.fitting import fit as fit_calibration
 from ltrag_plugins.sgic.scale import ScoreScale, WrongnessCalibration
 from ltrag_plugins.types import Answer, Question
 
+_ENDS = (*ENDS, NoTokenProbabilities)
 _FEWEST = 10  # questions with accepted answers for reranker and calibrator
 _Pipeline = TypeVar("_Pipeline", bound=LongTailRAG)
 _Rows = Int[np.ndarray, " rows"]
@@ -70,7 +71,7 @@ class _Asked:
 
 
 @dataclass(frozen=True)
-class _Bench:
+class Bench:
     """What asks questions, and judges the answers."""
 
     world: World
@@ -90,10 +91,8 @@ class _Bench:
             flows, self.world, observers=watching, batch=self.batch, return_exceptions=True
         )
         for one in found:
-            fatal = isinstance(one, (*ENDS, NoTokenProbabilities)) or not isinstance(
-                one, LtragError
-            )
-            if isinstance(one, Exception) and fatal:
+            expected = isinstance(one, LtragError) and not isinstance(one, _ENDS)
+            if isinstance(one, Exception) and not expected:
                 raise one
         return found, [watch.seen(i)[0] for i in range(len(found))]
 
@@ -125,26 +124,25 @@ class _Bench:
 def fit(
     kind: type[_Pipeline],
     questions: Sequence[Question | str],
-    world: World,
+    bench: Bench,
     goal: Goal,
-    settings: LongTailSettings,
-    *,
-    judge: Any,
-    observers: tuple[Observer, ...],
     on_stage: Callable[[str], None],
-    batch: int | None,
 ) -> _Pipeline:
     """See `LongTailRAG.fit`."""
     require("fit")
+    world = bench.world
     labels.check_count(questions)
     labels.check_world(world)
     given = [Question(one) if isinstance(one, str) else one for one in questions]
     labels.check_labelled(given, answers=False)
-    _check_held_out(len(given), settings.held_out)
-    llm = cast("LLM", world.llm)
-    with _cached(llm) as cached:
-        bench = _Bench(replace(world, llm=cached), settings, judge, observers, batch)
-        pipeline = _fitted(kind(bench.world, settings), bench, given, goal, on_stage)
+    _check_held_out(len(given), bench.settings.held_out)
+    llm, kept = cast("LLM", world.llm), isinstance(world.llm, CachedLLM)
+    with (
+        TemporaryDirectory() as folder,
+        nullcontext(llm) if kept else CachedLLM(llm, Path(folder) / "answers.sqlite") as cached,
+    ):
+        bench = replace(bench, world=replace(world, llm=cached))
+        pipeline = _fitted(kind(bench.world, bench.settings), bench, given, goal, on_stage)
     gate, needs = pipeline.gate, (pipeline.ranker or pipeline.gate)
     if gate is not None:
         gate = replace(gate, world=replace(gate.world, llm=llm))
@@ -152,19 +150,9 @@ def fit(
     return replace(pipeline, world=world, gate=gate, data=digest_of(given))
 
 
-@contextmanager
-def _cached(llm: LLM) -> Iterator[LLM]:
-    """The model with its answers kept, at least until the fit ends."""
-    if isinstance(llm, CachedLLM):
-        yield llm
-        return
-    with TemporaryDirectory() as folder, CachedLLM(llm, Path(folder) / "answers.sqlite") as cached:
-        yield cached
-
-
 def _fitted(
     plain: _Pipeline,
-    bench: _Bench,
+    bench: Bench,
     given: Sequence[Question],
     goal: Goal,
     on_stage: Callable[[str], None],
@@ -214,15 +202,14 @@ def _fitted(
             pairs = zip(drafts, answers, strict=True)
             p_wrong[gated] = [(b if _retrieves(a) else a).p_wrong for a, b in pairs]
     trials = Trials(records, asked.stands_in[judged], goal, settings.seed)
-    about: dict[str, Any] = {"fitted": len(train), "untried": untried, "p_wrong": p_wrong}
-    way, report = trials.report(**about)
+    way, report = trials.report(fitted=len(train), untried=untried, p_wrong=p_wrong)
     if not report.met:
         _logger.warning("%s", report.notes[0])
     return replace(pipelines[way], report=report)
 
 
 def _answered(
-    bench: _Bench, given: Sequence[Question], plain: LongTailRAG, base: LongTailRAG
+    bench: Bench, given: Sequence[Question], plain: LongTailRAG, base: LongTailRAG
 ) -> _Asked:
     """The questions with both answers; those on which either fails are left out."""
     direct = replace(plain, retrieves="never")
@@ -261,7 +248,7 @@ def _check_held_out(questions: int, held_out: float) -> None:
 
 
 def _gate(
-    bench: _Bench, asked: _Asked, rows: _Rows, goal: Goal, untried: dict[str, str]
+    bench: Bench, asked: _Asked, rows: _Rows, goal: Goal, untried: dict[str, str]
 ) -> GECEGate | None:
     told = {render_question(asked.questions[i]): asked.always[i] for i in rows}
 
@@ -288,7 +275,7 @@ def _gate(
 
 
 def _ranker(
-    bench: _Bench, questions: Sequence[Question], untried: dict[str, str]
+    bench: Bench, questions: Sequence[Question], untried: dict[str, str]
 ) -> DURRanker | None:
     """Trained on what the retriever finds; None where that is not to be."""
     world, settings = bench.world, bench.settings
@@ -312,7 +299,7 @@ def _ranker(
 
 
 def _calibration(
-    bench: _Bench,
+    bench: Bench,
     answered: Sequence[tuple[Question, LongTailAnswer]],
     untried: dict[str, str],
 ) -> tuple[ScoreScale | None, Calibration | None]:
@@ -339,7 +326,7 @@ def _calibration(
     return calibration.scale, None
 
 
-def _with_p_wrong(bench: _Bench, asked: _Asked, rows: _Rows, pipeline: _Pipeline) -> _Pipeline:
+def _with_p_wrong(bench: Bench, asked: _Asked, rows: _Rows, pipeline: _Pipeline) -> _Pipeline:
     """With P(wrong) by the pipeline's own answers to questions with accepted ones, if it may be."""
     if (fitted := pipeline.calibration) is None or len(rows) < _FEWEST:
         return pipeline
@@ -369,12 +356,11 @@ def _behind_gate(direct: Record, reading: Record) -> Record:
     if direct.decision is not None and not direct.decision["retrieve"]:
         return direct
 
-    def both(name: str) -> Any:
+    costs = dict[str, Any]()
+    for name in ("calls", "prompt_tokens", "completion_tokens", "ms"):
         counts = getattr(direct, name), getattr(reading, name)
-        return None if None in counts else sum(counts)
-
-    costs = ("calls", "prompt_tokens", "completion_tokens", "ms")
-    return replace(reading, decision=direct.decision, **{name: both(name) for name in costs})
+        costs[name] = None if None in counts else sum(counts)
+    return replace(reading, decision=direct.decision, **costs)
 
 
 def _few(count: int) -> str:

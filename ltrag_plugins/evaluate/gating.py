@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -58,17 +58,17 @@ class ReferenceGate:
             NeedsGradients, NoTokenProbabilities: as `score_questions`, to which goes `how`.
         """
         about: dict[str, Any] = {"llm": llm.name, "questions": digest_of(questions)}
-        gate = cls(settings, rate, {})
         if before := json_object(folder / f"{EQ2}.json"):
-            known, gate = {name: before.get(name) for name in about}, cls.load(folder)
-            known, now = known | {"rate": gate.rate}, about | {"rate": rate}
+            gate = cls.load(folder)
+            known = {name: before.get(name) for name in about} | {"rate": gate.rate}
+            now = about | {"rate": rate}
             check_same(f"{folder} has other values", known, now, "Name another folder.")
-        else:
-            scores = score_questions(questions, llm=llm, settings=settings, **how)
-            pairs = zip(questions, scores, strict=True)
-            values = {render_question(q).strip(): score.value for q, score in pairs}
-            gate = replace(gate, values=values)
-            artifacts.write(folder, EQ2, {**about, "gate": gate}, format=_FORMAT)
+            return gate
+        scores = score_questions(questions, llm=llm, settings=settings, **how)
+        pairs = zip(questions, scores, strict=True)
+        values = {render_question(q).strip(): score.value for q, score in pairs}
+        gate = cls(settings, rate, values)
+        artifacts.write(folder, EQ2, {**about, "gate": gate}, format=_FORMAT)
         return gate
 
     @classmethod
@@ -84,17 +84,13 @@ class ReferenceGate:
         """Tells it from a gate that decides otherwise."""
         return f"{EQ2}@{artifacts.digest(self)}"
 
-    @cached_property
-    def _threshold(self) -> float:
-        return rate_threshold(np.array([*self.values.values()]), self.rate)
-
     def deciding(self, question: str) -> Flow[Decision]:
         """The flow: draft an answer, and look up the question's value; `Decision.probability` is
         the share of the questions with a smaller one."""
         draft = (yield from drafting(question, self.settings)).draft
-        value = self.values[question.strip()]
-        share = float(np.mean([other < value for other in self.values.values()]))
-        retrieve, shown = value >= self._threshold, f"GECE {value:.3g} of this question"
+        value, known = self.values[question.strip()], np.array([*self.values.values()])
+        share, retrieve = float(np.mean(known < value)), value >= rate_threshold(known, self.rate)
+        shown = f"GECE {value:.3g} of this question"
         reason = f"{shown} is {'' if retrieve else 'not '}among the largest {self.rate:.0%}"
         tier = "gradients" if self.settings.semantics else "probabilities"
         return Decision(question, retrieve, value, share, tier, reason, draft)

@@ -36,7 +36,7 @@ from ltrag_plugins.sgic.documents import check_source
 from ltrag_plugins.sgic.loop import Session, calibrate
 from ltrag_plugins.sgic.prompts import PromptTemplates
 from ltrag_plugins.sgic.settings import SGICSettings
-from ltrag_plugins.types import Answer, Passage, Question
+from ltrag_plugins.types import Answer, Question
 
 _FORMAT = 1
 
@@ -147,20 +147,12 @@ class LongTailRAG:
             CalibrationError: too few questions; the model or the retriever fails on most of them.
             InvalidInput: model, retriever or encoder are none of ours; two targets.
         """
-        # brings scikit-learn and the metrics, which a pipeline at work does without
-        from ltrag_plugins.evaluate.fitting import fit
+        from ltrag_plugins.evaluate.fitting import Bench, fit  # imports this file
 
-        return fit(
-            cls,
-            questions,
-            World(llm=llm, retriever=retriever, encoder=encoder),
-            Goal(target_accuracy, budget),
-            settings or LongTailSettings(),
-            judge=correct,
-            observers=tuple(observers),
-            on_stage=on_stage or (lambda _: None),
-            batch=batch,
-        )
+        world = World(llm=llm, retriever=retriever, encoder=encoder)
+        bench = Bench(world, settings or LongTailSettings(), correct, tuple(observers), batch)
+        goal = Goal(target_accuracy, budget)
+        return fit(cls, questions, bench, goal, on_stage or (lambda _: None))
 
     @property
     def knows_p_wrong(self) -> bool:
@@ -226,7 +218,9 @@ class LongTailRAG:
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write what was kept; an older pipeline in the same folder is replaced, its JSON last."""
-        path, llm = Path(folder), self._llm
+        path, llm = Path(folder), self.world.llm
+        if llm is None:
+            raise InvalidInput("a pipeline needs a model: World(llm=...)")
         own = not isinstance(self.settings.ranking.reward, str)  # a function cannot be written
         ranking = replace(self.settings.ranking, reward="match" if own else "auto")
         if self.gate is not None:
@@ -237,7 +231,7 @@ class LongTailRAG:
             self.calibration.save(path / "calibration", llm=llm)
         parts: dict[str, Any] = {name: getattr(self, name) for name in _SAVED}
         parts["settings"] = replace(self.settings, ranking=ranking)
-        kept = [n for n in ("gate", "ranker", "calibration") if getattr(self, n) is not None]
+        kept = [name for name in _FILES if getattr(self, name) is not None]
         parts |= {"llm": llm.name, "kept": kept, "data": self.data}
         files = ((part, _FILES[part]) for part in kept)
         parts["hashes"] = {p: artifacts.content_hash(path / f.parent, f.name) for p, f in files}
@@ -249,7 +243,7 @@ class LongTailRAG:
     ) -> Flow[LongTailAnswer]:
         """The flow: decide, and answer directly or from passages. A question with a `history` is
         made to stand alone first. Where the gate's model fails, the question retrieves."""
-        question = (yield from standalone(question, history)) if history else question
+        question = yield from standalone(question, history)
         answer = replace((yield from self._deciding(question)), question=question)
         most, p_wrong = self.refusal.refuse_p_wrong_above, answer.p_wrong
         if most is None or (p_wrong is not None and p_wrong <= most):
@@ -276,7 +270,6 @@ class LongTailRAG:
         return run_many(flows, self.world, observers=observers, batch=batch)
 
     def _deciding(self, question: str) -> Flow[LongTailAnswer]:
-        """Answer directly or from passages."""
         if self.retrieves == "always":
             return (yield from self._reading(question))
         if self.gate is None:
@@ -297,19 +290,16 @@ class LongTailRAG:
             rows = np.asarray((yield from embed(question, *map(text_of, found))), dtype=float)
             best = ranker.rank_vectors(rows[0], rows[1:], top_n=ranker.shots)
             found = [replace(found[place.index], score=place.score) for place in best]
-        if fitted is None:
-            return (yield from _plainly(question, found, settings.reading))
+        if fitted is None:  # of a model that does not say how sure it is: the first prompt alone
+            reading = settings.reading
+            prompt = Session(question, found, reading).prompt()
+            [reply] = yield from ask(prompt, max_tokens=reading.answer_tokens, stop=reading.stop)
+            return LongTailAnswer(reply.text.strip(), passages=tuple(found), trace=(reply,))
         how: Any = {"wrongness": fitted.wrongness}
         answer = yield from calibrate(question, found, fitted.settings, fitted.scale, **how)
         trace = tuple(said for one in answer.trace for said in (one.generation, *one.samples))
         about = answer.uncertainty, tuple(found), trace, answer.p_wrong
         return LongTailAnswer(answer.text, *about, calibrated=answer)
-
-    @property
-    def _llm(self) -> LLM:
-        if self.world.llm is None:
-            raise InvalidInput("a pipeline needs a model: World(llm=...)")
-        return self.world.llm
 
     @property
     def _encoder(self) -> Encoder | None:
@@ -319,15 +309,6 @@ class LongTailRAG:
         if self.calibration is not None and self.calibration.settings.source == "encoder":
             return self.world.encoder
         return None if self.gate is None else self.gate.world.encoder
-
-
-def _plainly(
-    question: str, passages: Sequence[Passage], settings: SGICSettings
-) -> Flow[LongTailAnswer]:
-    """The first prompt of `calibrate`, for a model that does not say how sure it is."""
-    prompt = Session(question, passages, settings).prompt()
-    [reply] = yield from ask(prompt, max_tokens=settings.answer_tokens, stop=settings.stop)
-    return LongTailAnswer(reply.text.strip(), passages=tuple(passages), trace=(reply,))
 
 
 _SAVED = ("settings", "retrieves", "refusal", "report")

@@ -34,11 +34,8 @@ from ltrag_plugins.sgic.analysis import as_record, labelled
 from ltrag_plugins.sgic.documents import Truth
 from ltrag_plugins.types import Answer, Question
 
-ENDS = (
-    CacheUnreadable,
-    MissingExtra,
-    ModelUnavailable,
-)  # each further question would end in them too
+# each further question would end in them too
+ENDS = (CacheUnreadable, MissingExtra, ModelUnavailable)
 
 
 class FlowWatch:
@@ -243,7 +240,6 @@ def evaluate(
     with folder.held():
         folder.begin(identity, {"versions": versions, "told": {"batch": batch, **(told or {})}})
         asking = remembering(world, folder.answers)
-        start = Work(cells[0], None, asking, measures, batch, trace)
         known = {cell.name: {one.id: one for one in folder.records(cell.name)} for cell in cells}
 
         def keep(name: str, new: Sequence[Record]) -> None:
@@ -259,7 +255,7 @@ def evaluate(
                 left = [q for q in questions if q.id not in before or before[q.id].error]
                 if not left:
                     continue
-                work = replace(start, cell=cell)
+                work = Work(cell, None, asking, measures, batch, trace)
                 try:
                     learned = method.taught(labelled, cell.set, asking)
                     if learned is not None and method.told is not None:

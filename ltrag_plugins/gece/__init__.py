@@ -27,23 +27,10 @@ _MODULES = {
 }
 
 __all__ = [
-    "SIGNALS",
-    "DecidingGate",
-    "Decision",
-    "Evidence",
-    "FitReport",
-    "GECEGate",
-    "GECEScore",
-    "GECESettings",
-    "Gate",
-    "Outcome",
-    "Tier",
-    "WordFrequencies",
-    "fit_outcomes",
-    "gece_score",
-    "routed",
-    "score_questions",
-]
+    "SIGNALS", "DecidingGate", "Decision", "Evidence", "FitReport", "GECEGate", "GECEScore",
+    "GECESettings", "Gate", "Outcome", "Tier", "WordFrequencies", "fit_outcomes", "gece_score",
+    "routed", "score_questions",
+]  # fmt: skip
 
 # the adapters need no more than the decision and the route; scikit-learn only the fit
 __getattr__, __dir__ = lazily(__name__, _MODULES)

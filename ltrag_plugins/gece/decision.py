@@ -119,11 +119,10 @@ def guarded(
         InvalidInput: as `gate.deciding`, whatever `on_error` is.
     """
     if NOT_TEXT in question:
-        return _announced(
-            _blind(question, "the input holds what is no text, as an image or a command")
-        )
+        why = "the input holds what is no text, as an image or a command"
+        return _announced(_blind(question, why))
     try:
-        question = (yield from standalone(question, history)) if history else question
+        question = yield from standalone(question, history)
         decision = yield from gate.deciding(question)
         if getattr(decision.draft, "finish_reason", None) == "content_filter":
             raise ModelError("a content filter cut the model's answer; ask something else")
@@ -155,18 +154,15 @@ def _announced(decision: Decision) -> Decision:
     heard, span = _logger.isEnabledFor(logging.INFO), trace and trace.get_current_span()
     if not heard and not (span and span.is_recording()):
         return decision
-    asks = _logger.isEnabledFor(logging.DEBUG)
-    told = {name: value for name, value in decision.as_metadata().items() if name != "ingredients"}
-    if not asks:  # a model's error may quote the question
+    told = decision.as_metadata() | {"question": decision.question}
+    del told["ingredients"]
+    if not _logger.isEnabledFor(logging.DEBUG):  # a model's error may quote the question
         told["question"] = question_digest(decision.question)
         told["reason"] = decision.reason.partition(": ")[0]
-    else:
-        told["question"] = decision.question
     short = {n: f"{v:.3g}" if isinstance(v, float) else repr(v) for n, v in told.items()}
     _logger.info("gece %s", " ".join(f"{name}={value}" for name, value in short.items()))
     if span:
-        kept = {f"gece.{name}": value for name, value in told.items() if value is not None}
-        span.set_attributes(kept)
+        span.set_attributes({f"gece.{name}": v for name, v in told.items() if v is not None})
     return decision
 
 

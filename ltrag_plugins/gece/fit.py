@@ -18,6 +18,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -33,18 +34,14 @@ from ltrag_plugins.gece.savings import Usage
 from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import (
     SIGNALS,
+    Evidence,
     Features,
     WordFrequencies,
     available_signals,
     features,
     frequencies_for,
 )
-from ltrag_plugins.metrics.calibration import (
-    Interval,
-    auroc,
-    bootstrap_interval,
-    expected_calibration_error,
-)
+from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval, expected_calibration_error
 from ltrag_plugins.tokenize import words
 
 try:
@@ -66,7 +63,6 @@ _REMEDIES = {
     "wrong": "Always retrieve without a gate, calibrate on easier questions, look whether the "
     "prompt suits the model, or loosen the setting correct.",
 }
-_COSTLY = "costly:"  # how a note begins that is logged too
 _ALWAYS = "as good as always retrieving"
 _DISAGREE = 0.05  # of the answers, that may differ from the chain's and the gate be as good
 _NO_GATE = 0.95  # of the questions; retrieving for more saves less than a draft costs
@@ -152,11 +148,6 @@ class Labels:
     def gated_accuracy(self, scores: _Scores, rate: float) -> float:
         """The share of them."""
         return float(self.gated(scores, rate).mean())
-
-    def against_always(self, scores: _Scores, rate: float, seed: int) -> Interval:
-        """What gating at this rate changes of the accuracy of always retrieving."""
-        assert self.mended is not None
-        return bootstrap_interval(self.gated(scores, rate) - self.mended, seed=seed)
 
     def accuracy_threshold(self, scores: _Scores, target: float) -> float:
         """The threshold of the lowest retrieval rate at which `target` of the answers are right."""
@@ -244,15 +235,8 @@ def fit_outcomes(
         quantiles=np.quantile(columns.signals, np.linspace(0, 1, 21), axis=0).T,
         scores=np.sort(own),
     )
-    silent = sum(item.draft.tokens is None for item in evidence)
     figures = (columns.signals, unseen, scores, retrieve)
-    report = _report(fitted, labels, *figures, target, target_rate, silent, costs)
-    counts = [len(words(item.question)) for item in evidence]
-    lengths = np.quantile(counts, np.linspace(0, 1, 21)).tolist()
-    report = replace(report, question_words=tuple(lengths))
-    for note in [note for note in report.notes if note.startswith(_COSTLY)]:
-        _logger.warning(note)
-    return fitted, report
+    return fitted, _report(fitted, labels, evidence, *figures, target, target_rate, costs)
 
 
 def _rate_within(budget: float, costs: tuple[Usage, Usage] | None) -> float:
@@ -319,53 +303,55 @@ def _more_area(scores: _Scores, others: _Scores, gain: _Scores, seed: int) -> bo
 def _report(
     fitted: FittedGate,
     labels: Labels,
+    evidence: Sequence[Evidence],
     signals: Float[np.ndarray, "questions signals"],
     unseen: _Scores,
     scores: _Scores,
     retrieve: Bool[np.ndarray, " questions"],
     target: str,
     target_rate: float | None,
-    silent: int,
     costs: tuple[Usage, Usage] | None,
 ) -> FitReport:
     """`unseen` says that the direct answer fails; by `scores`, the same or expected gains, the
-    questions `retrieve`; `silent` drafts came without token probabilities."""
+    questions `retrieve`."""
     settings, fails, mended, count = fitted.settings, labels.fails, labels.mended, len(labels.fails)
-    seed, kept = settings.seed, 1 - fails[~retrieve]
-    method, logarithm, folds = settings.calibration, settings.scorer == "gece", settings.folds
-    probabilities = cross_calibrated(
-        unseen, fails, method, logarithm=logarithm, folds=folds, seed=seed
-    )
-    against, costly = None, ""
-    if mended is not None:
-        against = bootstrap_interval(np.where(retrieve, mended, 1 - fails) - mended, seed=seed)
-        if against.high < 0 and target != _ALWAYS:  # more than chance explains
-            rates = np.arange(float(retrieve.mean()), 1, 0.05)
-            least = (r for r in rates if labels.against_always(scores, r, seed).high >= 0)
-            loses = "loses" if labels.agreement < 1 else "changes"
-            costly = (
-                f"{_COSTLY} retrieving for {retrieve.mean():.0%} {loses} {-against.value:.3f} of "
-                f"the answers against always retrieving (95 % interval {-against.high:.3f} to "
-                f"{-against.low:.3f}); from {next(least, 1):.0%} on chance would explain it"
-            )
+    kept, interval = 1 - fails[~retrieve], partial(bootstrap_interval, seed=settings.seed)
+    parts = {"folds": settings.folds, "seed": settings.seed, "logarithm": settings.scorer == "gece"}
+    probabilities = cross_calibrated(unseen, fails, settings.calibration, **parts)
     areas = {name: auroc(signals[:, i], fails) for i, name in enumerate(fitted.names)}
     own, best = auroc(unseen, fails), max(areas, key=lambda name: areas[name])
-    gated = None if mended is None else np.where(retrieve, mended, 1 - fails)
-    rates = [] if mended is None else np.linspace(0, 1, 21).tolist()
     never, rate = float(1 - fails.mean()), float(retrieve.mean())
-    always, behind = (math.inf if x is None else float(x.mean()) for x in (mended, gated))
+    gated, against, area, curve, costly = None, None, None, (), ""
+    always = behind = math.inf
+    if mended is not None:
+        gated = np.where(retrieve, mended, 1 - fails)
+        always, behind = float(mended.mean()), float(gated.mean())
+        rates = np.linspace(0, 1, 21).tolist()
+        curve = tuple((r, labels.gated_accuracy(scores, r)) for r in rates)
+        area = interval(scores, labels.gain, statistic=_area, resamples=500)
+        against = interval(gated - mended)
+        if against.high < 0 and target != _ALWAYS:  # more than chance explains
+            higher = np.arange(rate, 1, 0.05)
+            least = (r for r in higher if interval(labels.gated(scores, r) - mended).high >= 0)
+            loses = "loses" if labels.agreement < 1 else "changes"
+            costly = (
+                f"costly: retrieving for {rate:.0%} {loses} {-against.value:.3f} of the "
+                f"answers against always retrieving (95 % interval {-against.high:.3f} to "
+                f"{-against.low:.3f}); from {next(least, 1):.0%} on chance would explain it"
+            )
+            _logger.warning(costly)
     asked = rate if target_rate is None else target_rate
     gate, retrieval = costs or (None, None)
     share = gate.share_of(retrieval) if gate and retrieval else None
     rare = min((int(fails.sum()), "wrong"), (int((1 - fails).sum()), "right"))
+    silent = sum(item.draft.tokens is None for item in evidence)
+    lengths = [len(words(item.question)) for item in evidence]
+    hopeless = fitted.threshold == -math.inf or (target == _ALWAYS and rate > _NO_GATE)
     leans = settings.scorer == "fitted" and _leaning([areas[best]], fails) >= _LEANS
     unlabelled = f"{round(labels.agreement * count)} of {count} questions have no accepted answers"
     notes = {
         costly: bool(costly),
-        "always retrieve: no gate pays on these questions": (
-            math.isinf(fitted.threshold) and fitted.threshold < 0
-        )
-        or (target == _ALWAYS and rate > _NO_GATE),
+        "always retrieve: no gate pays on these questions": hopeless,
         f"the gate's drafts cost {share or 0:.0%} of what always retrieving costs and it avoids "
         f"{1 - rate:.0%} of it: always retrieve without a gate, or shorten the draft": (
             share is not None and share > 1 - rate
@@ -400,20 +386,19 @@ def _report(
         threshold=fitted.threshold,
         direct_accuracy=never,
         retrieval_accuracy=None if mended is None else always,
-        retrieval_rate=bootstrap_interval(retrieve, seed=seed),
-        accuracy=None if gated is None else bootstrap_interval(gated, seed=seed),
+        retrieval_rate=interval(retrieve),
+        accuracy=None if gated is None else interval(gated),
         against_always=against,
-        area=None
-        if mended is None
-        else bootstrap_interval(scores, labels.gain, statistic=_area, resamples=500, seed=seed),
+        area=area,
         agreement=labels.agreement,
         gate_cost=gate,
         retrieval_cost=retrieval,
-        kept_accuracy=bootstrap_interval(kept, seed=seed) if kept.size else None,
-        auroc=bootstrap_interval(unseen, fails, statistic=auroc, resamples=500, seed=seed),
+        kept_accuracy=interval(kept) if kept.size else None,
+        auroc=interval(unseen, fails, statistic=auroc, resamples=500),
         ece=expected_calibration_error(probabilities, fails),
         signal_aurocs=areas,
-        curve=tuple((rate, labels.gated_accuracy(scores, rate)) for rate in rates),
+        curve=curve,
+        question_words=tuple(np.quantile(lengths, np.linspace(0, 1, 21)).tolist()),
         notes=tuple(note for note, holds in notes.items() if holds),
     )
 

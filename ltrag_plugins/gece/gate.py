@@ -2,7 +2,7 @@
 is a folder of `gate.json` (readable) and `gate.safetensors` (numbers); no pickle."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -38,18 +38,9 @@ from ltrag_plugins.types import Answer, Question
 from ltrag_plugins.uncertainty import percent
 
 _FORMAT = 1
-_MODELS = (models.FailureModel, models.Formula, models.GainModel, models.OneSignal)
-_MEMORY = (models._Memory, models._MemoryModel)
-_PARTS = (
-    models.Linear,
-    models.Trees,
-    Platt,
-    Isotonic,
-    WordFrequencies,
-    GECESettings,
-    Interval,
-    Usage,
-)
+_SCORERS = (models.FailureModel, models._MemoryModel, models.Formula, models.OneSignal)
+_LEARNED = (models.GainModel, models.Linear, models.Trees, models._Memory, Platt, Isotonic)
+_GIVEN = (WordFrequencies, GECESettings, Interval, Usage)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,8 +120,7 @@ class GECEGate:
 
         check_scorer(settings := settings or GECESettings())
         frequencies, own = frequencies_for(settings, frequencies), own_signals(signals)
-        target: dict[str, Any] = {"target_rate": target_rate, "target_accuracy": target_accuracy}
-        Targets(**(target := target | {"budget": budget}))
+        target = asdict(Targets(target_rate, target_accuracy, budget))
         fitting = partial(fit_outcomes, **target, settings=settings, frequencies=frequencies)
         world = World(llm=llm, retriever=retriever, encoder=encoder)
         check_count(questions)
@@ -189,7 +179,7 @@ class GECEGate:
         path, world = Path(folder), World(llm=llm, encoder=encoder)
         check_world(world)
         parts, arrays = read_gate(path)
-        for part, name in _names(world).items():
+        for part, name in names_of(world).items():
             if parts[part] != name:
                 raise ArtifactMismatch(
                     f"the gate in {path} was fitted with {part} {parts[part]!r}, not {name!r}; "
@@ -209,8 +199,9 @@ class GECEGate:
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the gate; an older one in the same folder is replaced file by file, JSON last."""
-        parts = _names(self.world) | {"gate": self.fitted, "report": self.report, "data": self.data}
+        learned = {"gate": self.fitted, "report": self.report, "data": self.data}
         arrays = {f"along.{name}": array for name, array in (self.along or {}).items()}
+        parts = names_of(self.world) | learned
         artifacts.write(Path(folder), "gate", parts, arrays=arrays, format=_FORMAT)
 
     def deciding(self, question: str) -> Flow[Decision]:
@@ -284,7 +275,7 @@ def read_gate(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What a saved gate consists of, its `gate` and `report` among it, and its arrays."""
     remedy = "Fit it again: GECEGate.fit(...).save(folder), or 'ltrag gate fit'."
     with artifacts.reading(f"{folder} holds no readable gate", remedy):
-        kinds = (FittedGate, FitReport, *_MODELS, *_MEMORY, *_PARTS)
+        kinds = (FittedGate, FitReport, *_SCORERS, *_LEARNED, *_GIVEN)
         known: Any = {"parts": ("llm", "encoder", "gate", "report"), "optional": ("data",)}
         parts, arrays = artifacts.read(folder, "gate", kinds=kinds, format=_FORMAT, **known)
         fitted, report = parts["gate"], parts["report"]
@@ -293,5 +284,6 @@ def read_gate(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return parts, arrays
 
 
-def _names(world: World) -> dict[str, object]:
+def names_of(world: World) -> dict[str, object]:
+    """The names of its model and encoder; None where there is none."""
     return {role: getattr(getattr(world, role), "name", None) for role in ("llm", "encoder")}

@@ -70,7 +70,6 @@ def collect(
     check_labelled(questions, answers=False)
     if not tries:
         _with_references(questions, None)  # refuses those without accepted answers
-    check_count(questions)
     if retrieved_answers is not None and len(retrieved_answers) != len(questions):
         found = f"{len(retrieved_answers)} retrieved_answers for {len(questions)} questions"
         raise InvalidInput(f"{found}; give one for each")
@@ -79,7 +78,6 @@ def collect(
             f"retrieved_answers are texts, got {type(wrong[0]).__name__}; take .text of a "
             "LangChain message, str(...) of a LlamaIndex response"
         )
-    check_scorer(settings)
     check_world(world)
     if judge is not None:
         wanted = "a model, or a function of question, answer and reference"

@@ -28,7 +28,7 @@ from ltrag_plugins.data import digest_of
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, LtragError, require
 from ltrag_plugins.flow import Flow, World, run
 from ltrag_plugins.gece.decision import Decision
-from ltrag_plugins.gece.gate import GECEGate, read_gate
+from ltrag_plugins.gece.gate import GECEGate, names_of, read_gate
 from ltrag_plugins.gece.labels import FEWEST_QUESTIONS
 from ltrag_plugins.gece.models import FitReport
 from ltrag_plugins.gece.monitor import LATEST, Monitor, monitor
@@ -125,8 +125,8 @@ class LearningGate:
         self._clock, self._fit_here = clock, fit_here
         self.store: DecisionStore = DecisionStore(store)
         """What was seen, and the gates."""
-        names = [llm.name, getattr(encoder, "name", None)]
-        self.store.note("made for", told := json.dumps(names), unless="")
+        told = json.dumps([*names_of(self.world).values()])
+        self.store.note("made for", told, unless="")
         if (made := self.store.fact("made for")) != told:
             raise ArtifactMismatch(
                 f"{self.store.path} was begun with model and encoder {made}, not {told}; give "
@@ -239,9 +239,8 @@ class LearningGate:
     def _fit(self, since: int) -> None:
         with TemporaryDirectory() as place:
             folder = Path(place)
-            world = {"llm": getattr(self.world.llm, "name", ""), "encoder": None}
-            world["encoder"] = getattr(self.world.encoder, "name", None)
-            artifacts.write(folder, "how", {**self._how, "names": world}, format=1)
+            how = self._how | {"names": names_of(self.world)}
+            artifacts.write(folder, "how", how, format=1)
             if self._fit_here:
                 fit_stored(self.store.path, since, folder)
             else:
@@ -315,7 +314,7 @@ def fit_stored(
         took = [o.evidence.draft.seconds for o in outcomes if o.evidence.draft.seconds is not None]
         parts["costs"] = (Usage.of(drafts, median(took) if took else None), cost)
     said, names = "", how["names"]
-    encoder: Any = names["encoder"] and _Named(names["encoder"])
+    encoder: Any = names["encoder"] and SimpleNamespace(name=names["encoder"])
     world = World(llm=ScriptedLLM(str, name=names["llm"]), encoder=encoder)
     try:
         fitted, report = fit_outcomes(outcomes, **parts, **asdict(how["targets"]))
@@ -327,8 +326,3 @@ def fit_stored(
     except LtragError as error:
         said = f"{error}"
     Path(folder, _SAID).write_text(json.dumps([size, said]))
-
-
-class _Named:
-    def __init__(self, name: str) -> None:
-        self.name = name

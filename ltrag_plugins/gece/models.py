@@ -31,6 +31,9 @@ from ltrag_plugins.metrics.calibration import Interval
 _SUREST = 9.0  # log-odds; beyond it a member that fits the questions too well would drown the rest
 _FARTHEST = 4.0  # standard deviations of a scalar, in the memory
 _SCALARS_APART = 0.7  # mean squared distance from the center, by the scalars
+_Vectors = Float[np.ndarray, "rows dims"]
+_Scalars = Float[np.ndarray, "rows scalars"]
+_Places = Float[np.ndarray, "rows places_and_scalars"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,23 +94,17 @@ class _Memory:
     step: float
     weights: Float[np.ndarray, " questions"]
 
-    def __call__(
-        self, vectors: Float[np.ndarray, "rows dims"], scalars: Float[np.ndarray, "rows scalars"]
-    ) -> Float[np.ndarray, " rows"]:
+    def __call__(self, vectors: _Vectors, scalars: _Scalars) -> Float[np.ndarray, " rows"]:
         """A sum over the calibration questions, by nearness; 0 where none is near."""
         return self.nearness(self.places(vectors, scalars)) @ self.weights
 
-    def places(
-        self, vectors: Float[np.ndarray, "rows dims"], scalars: Float[np.ndarray, "rows scalars"]
-    ) -> Float[np.ndarray, "rows places_and_scalars"]:
+    def places(self, vectors: _Vectors, scalars: _Scalars) -> _Places:
         """Coordinates of questions; within a squared distance of 1, two are near."""
         scalars = np.clip((scalars - self.mean) / self.scale, -_FARTHEST, _FARTHEST)
         scalars *= np.sqrt(_SCALARS_APART / scalars.shape[1])
         return np.hstack([(vectors - self.center) @ self._axes, scalars])
 
-    def nearness(
-        self, places: Float[np.ndarray, "rows places_and_scalars"]
-    ) -> Float[np.ndarray, "rows questions"]:
+    def nearness(self, places: _Places) -> Float[np.ndarray, "rows questions"]:
         """Of each row to each calibration question, 0 to 1; 1 is the same place."""
         known, squares = self._known
         twice = 2 * places @ known
@@ -157,7 +154,7 @@ class FailureModel:
         found += self._further(columns.vectors, scalars)
         return np.clip(np.array(found).T, -_SUREST, _SUREST)
 
-    def _further(self, vectors: np.ndarray, scalars: np.ndarray) -> list[np.ndarray]:
+    def _further(self, vectors: _Vectors, scalars: _Scalars) -> list[np.ndarray]:
         return []
 
     @property
@@ -172,7 +169,7 @@ class _MemoryModel(FailureModel):
 
     memory: _Memory
 
-    def _further(self, vectors: np.ndarray, scalars: np.ndarray) -> list[np.ndarray]:
+    def _further(self, vectors: _Vectors, scalars: _Scalars) -> list[np.ndarray]:
         return [self.memory(vectors, scalars)]
 
 

@@ -179,11 +179,8 @@ def _moved(
 
     earlier, scores = ([r.score for r in some if r.signals] for some in (before, window))
     retrieved, ks_p, stability = sum(r.retrieve for r in window), 1.0, 0.0
-    share, rate = (
-        f"{retrieved / len(window):.0%} retrieved",
-        getattr(report, "retrieval_rate", None),
-    )
-    tests = dict[str, float]()
+    share = f"{retrieved / len(window):.0%} retrieved"
+    tests, rate = dict[str, float](), getattr(report, "retrieval_rate", None)
     if scores:
         tests["the scores"] = ks_p = _others(scores, fitted.scores, earlier)
         edges = np.quantile(fitted.scores, np.linspace(0, 1, 11))[1:-1]
@@ -397,8 +394,7 @@ class Watch:
                 told = "%d comparisons of draft and chain failed in this process, the last: %r"
                 _logger.warning(told, self._failed, error)
             return
-        kept = evidence if self.learns else None
-        self._store.compared(replace(record, agrees=agrees), kept, cost)
+        self._store.compared(replace(record, agrees=agrees), evidence, cost)
         if self._learner is not None:
             self._learner.learn()
 
@@ -411,22 +407,20 @@ class _Background:
         self._keep, self.skipped = keep, 0
         self._begin()
         ours = weakref.ref(self)
-        atexit.register(lambda: (found := ours()) and _settled(found._records, 2.0))
+        atexit.register(
+            lambda: (found := ours()) and _settled(found._records, time.monotonic() + 2)
+        )
 
     def write(self, record: Watched) -> None:
         """At once, together with what came meanwhile."""
         self._put("_records", record, 20_000)
 
     def compare(self, work: Callable[[], None]) -> None:
-        """Later."""
         self._put("_comparisons", work, 256)
 
     def settle(self, timeout: float) -> bool:
-        """Wait until nothing waits; False: the seconds were not enough."""
         end = time.monotonic() + timeout
-        return _settled(self._comparisons, timeout) and _settled(
-            self._records, end - time.monotonic()
-        )
+        return _settled(self._comparisons, end) and _settled(self._records, end)
 
     def _begin(self) -> None:
         self._process, self._starting = os.getpid(), threading.Lock()
@@ -443,7 +437,10 @@ class _Background:
                 if not self._threads:
                     each = partial(_work_off, self._comparisons, _each, 1)
                     write = partial(_work_off, self._records, self._keep, 1000)
-                    self._threads += map(_started, (write, each, each))
+                    for work in (write, each, each):
+                        thread = threading.Thread(target=work, name="ltrag-watch", daemon=True)
+                        thread.start()
+                        self._threads.append(thread)
         items: queue.Queue[Any] = getattr(self, name)
         if items.qsize() < most:
             items.put(item)
@@ -468,12 +465,6 @@ def _each(some: list[Callable[[], None]]) -> None:
         work()
 
 
-def _started(work: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=work, name="ltrag-watch", daemon=True)
-    thread.start()
-    return thread
-
-
 def _work_off(items: "queue.Queue[Any]", work: Callable[[list[Any]], None], most: int) -> None:
     while True:
         some = [items.get()]
@@ -492,8 +483,8 @@ def _work_off(items: "queue.Queue[Any]", work: Callable[[list[Any]], None], most
         del some  # it holds questions and answers, and the next may be long in coming
 
 
-def _settled(items: "queue.Queue[Any]", timeout: float) -> bool:
-    end = time.monotonic() + timeout
+def _settled(items: "queue.Queue[Any]", end: float) -> bool:
+    """Whether all was done by then."""
     with items.all_tasks_done:
         while items.unfinished_tasks:
             if (left := end - time.monotonic()) <= 0:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, astuple, dataclass
 from statistics import median
 from time import perf_counter
 from typing import Any, TypeVar
@@ -65,12 +65,11 @@ class Usage:
 
     def times(self, count: float) -> "Usage":
         """Of so many questions."""
-        parts = (getattr(self, field.name) for field in fields(self))
-        return Usage(*(None if part is None else part * count for part in parts))
+        return Usage(*(None if part is None else part * count for part in astuple(self)))
 
     def minus(self, other: "Usage") -> "Usage":
         """The difference, as far as both are known."""
-        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        pairs = zip(astuple(self), astuple(other), strict=True)
         return Usage(*(None if a is None or b is None else a - b for a, b in pairs))
 
     def share_of(self, other: "Usage") -> float | None:
@@ -82,8 +81,7 @@ class Usage:
         return None
 
     def __str__(self) -> str:
-        shown = {"calls": self.calls, "tokens": self.tokens, "seconds": self.seconds}
-        known = [f"{value:,.3g} {name}" for name, value in shown.items() if value is not None]
+        known = [f"{part:,.3g} {name}" for name, part in asdict(self).items() if part is not None]
         return ", ".join(known) or "not measured"
 
 
@@ -118,9 +116,9 @@ class Savings:
             f"gate's own    {self.gate}",
             f"saved         {self.net}",
         ]
-        return "\n".join(
-            lines + ([] if self.money is None else [f"money saved   {self.money:.4g}"])
-        )
+        if self.money is not None:
+            lines.append(f"money saved   {self.money:.4g}")
+        return "\n".join(lines)
 
 
 def savings_of(

@@ -218,17 +218,13 @@ def _of_gradient(kind: str, name: str) -> _Signal:
     return _Signal(read, "gradients", f"{name} of gradients", lambda x: f"{-x:.3g}")
 
 
-def _one_in(rarity: float) -> str:
-    return f"1 in {10**rarity:,.0f}"
-
-
 def _of_words(value: Callable[[WordFrequencies, str], float], about: str) -> _Signal:
     def read(evidence: Evidence, frequencies: WordFrequencies | None) -> float:
         if frequencies is None:
             raise CalibrationError("no word frequencies; give frequencies=WordFrequencies()")
         return value(frequencies, evidence.question)
 
-    return _Signal(read, "text", about, _one_in, "commoner than")
+    return _Signal(read, "text", about, lambda x: f"1 in {10**x:,.0f}", "commoner than")
 
 
 def frequencies_for(

@@ -2,11 +2,12 @@
 restarts share. Gates that were fitted on it are in it too."""
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple
 from pathlib import Path
 from sqlite3 import Connection
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -22,9 +23,8 @@ from ltrag_plugins.llm.store import SQLiteFile
 
 _FILES = ("gate.json", "gate.safetensors")  # what a saved gate consists of
 _MOST = 100_000  # decisions kept; the oldest go first
-
-
 _COLUMNS = "id, question, at, gate, retrieve, score, chance, sampled, agrees"
+_FAIR = "gate >= ? AND sampled = 1 AND agrees IS NOT NULL AND evidence IS NOT NULL"
 
 
 class DecisionStore(SQLiteFile):
@@ -72,7 +72,7 @@ class DecisionStore(SQLiteFile):
                 samples = [generation_to_json(sample) for sample in evidence.samples]
                 draft = generation_to_json(evidence.draft)
                 text = json.dumps([evidence.question, draft, samples, dict(evidence.extra)])
-            used = cost and json.dumps([cost.calls, cost.tokens, cost.seconds])
+            used = cost and json.dumps(astuple(cost))
             connection.execute(
                 "UPDATE decisions SET agrees = ?, evidence = ?, vectors = ?, cost = ? WHERE id = ?",
                 (record.agrees, text, vectors, used, record.id),
@@ -195,9 +195,6 @@ def _added(connection: Connection, folder: Path | None, at: float) -> int:
     return int(connection.execute(query, (at, *files)).lastrowid or 0)
 
 
-_FAIR = "gate >= ? AND sampled = 1 AND agrees IS NOT NULL AND evidence IS NOT NULL"
-
-
 def _record(*row: Any) -> Watched:
     one, question, at, gate, retrieve, score, chance, sampled, agrees, signals = row
     return Watched(
@@ -210,7 +207,7 @@ def _record(*row: Any) -> Watched:
 def _mean_of(costs: Sequence[Usage]) -> Usage | None:
     """The mean of each part, over those that know it."""
     means = list[float | None]()
-    for part in zip(*((cost.calls, cost.tokens, cost.seconds) for cost in costs), strict=True):
+    for part in zip(*map(astuple, costs), strict=True):
         known = [value for value in part if value is not None]
-        means.append(math.fsum(known) / len(known) if known else None)
+        means.append(fmean(known) if known else None)
     return Usage(*means) if costs else None

@@ -74,7 +74,6 @@ class _Complexity:
         return cls(routes, weights, intercepts)
 
     def route(self, vector: Float[np.ndarray, " dim"]) -> str:
-        """The route for a question with this embedding."""
         if len(vector) != len(self.weights):
             fitted = f"adaptive was fitted on embeddings of {len(self.weights)} numbers"
             remedy = "run it with the encoder it was fitted with"

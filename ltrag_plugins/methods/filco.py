@@ -28,7 +28,6 @@ _FILTER_PROMPT = (
     "the question. If no sentence helps, write: none\nQuestion: {question}\nSentences:"
 )
 _FilterTemplate = Annotated[str, Holds("passage", "question")]
-_Chat = dict[str, Any]
 _NONE = "none"  # what the filter writes where no sentence helps
 _FEWEST_WORDS = 4  # a shorter piece of a sentence may stand anywhere by chance
 
@@ -123,7 +122,7 @@ def _sentences(text: str) -> list[str]:
 
 def filter_examples(
     questions: Sequence[Question], settings: FilterDataSettings | None = None
-) -> Flow[list[_Chat]]:
+) -> Flow[list[dict[str, Any]]]:
     """An example for each question and passage of its own, a line of chat JSON: the prompt, and the
     wanted reply, which is "none" for a passage with no sentence above the threshold."""
     settings = settings or FilterDataSettings()
@@ -132,7 +131,7 @@ def filter_examples(
     return [example for examples in made for example in examples]
 
 
-def _examples(question: Question, settings: FilterDataSettings) -> Flow[list[_Chat]]:
+def _examples(question: Question, settings: FilterDataSettings) -> Flow[list[dict[str, Any]]]:
     # a prompt has single spaces, and the filter is to copy it
     split = [[" ".join(s.split()) for s in _sentences(_as_shown(p))] for p in question.passages]
     found = [sentence for own in split for sentence in own]

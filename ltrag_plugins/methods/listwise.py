@@ -110,9 +110,8 @@ def _answer(question: Question, settings: ListwiseSettings, _: None) -> Flow[Ans
     """One search, the passages put in order, one answer from the best `k`, scored 1 / place."""
     [found] = yield from fetch(question.text, k=settings.candidates)
     shown = [passages_block([passage], max_words=settings.max_words) for passage in found]
-    moved = {"window": settings.window, "step": settings.step}
     order, trace = yield from listwise_order(
-        question.text, shown, settings.ranking_template, **moved
+        question.text, shown, settings.ranking_template, window=settings.window, step=settings.step
     )
     best = [replace(found[j], score=1 / i) for i, j in enumerate(order[: settings.k], 1)]
     return (yield from settings.read(question, best, trace))

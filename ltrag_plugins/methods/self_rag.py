@@ -120,18 +120,18 @@ class _Begun:
     """What stands behind the trained prompt: all segments, with reflection tokens and passages."""
     passages: tuple[Passage, ...] = ()
     critiques: _Critiques = ()
-    values: tuple[float, ...] = ()
     """Of its segments; those without a passage are not judged."""
     ended: bool = False
 
-    @property
-    def value(self) -> float:
-        return fmean(self.values or (0.0,)) if self.text else -math.inf
+    def value(self, weights: Sequence[float]) -> float:
+        values = [sum(map(mul, weights, critique)) for critique in self.critiques]
+        return fmean(values or (0.0,)) if self.text else -math.inf
 
 
 def _answer(question: Question, settings: SelfRAGSettings, _: None) -> Flow[SelfRAGAnswer]:
     """A segment takes at most one search, and 1 + 4 `k` calls; by reflection tokens 1 + `k`."""
     begun, trace, modes, judged = [_Begun()], list[Generation](), set[str](), _Critiques()
+    weights = settings.w_likelihood, settings.w_relevance, settings.w_support, settings.w_usefulness
     for _number in range(settings.segments):
         going = [one for one in begun if not one.ended]
         grown = yield from together([_grown(question.text, one, settings) for one in going])
@@ -141,7 +141,7 @@ def _answer(question: Question, settings: SelfRAGSettings, _: None) -> Flow[Self
             longer += candidates
             trace += replies
             modes.add(mode)
-        ranked = sorted(longer, key=lambda one: one.value, reverse=True)
+        ranked = sorted(longer, key=lambda one: one.value(weights), reverse=True)
         distinct = dict[str, _Begun]()
         for one in ranked:  # the best of those that say the same
             distinct.setdefault(one.text, one)
@@ -180,7 +180,6 @@ def _grown(
     critiques = (
         tuple((p, *three) for p, three in zip(likely, values, strict=False)) if found else ()
     )
-    weights = settings.w_likelihood, settings.w_relevance, settings.w_support, settings.w_usefulness
     longer = []
     for i, one in enumerate(segments):
         if begun.text and (not one.last or one.last in begun.text):
@@ -189,12 +188,8 @@ def _grown(
         whole = f"{begun.text} {one.last}".strip()
         on = replace(begun, text=whole, last=one.last, said=begun.said + one.said, ended=one.ended)
         if found:
-            on = replace(
-                on,
-                passages=(*begun.passages, found[i]),
-                critiques=(*begun.critiques, critiques[i]),
-                values=(*begun.values, sum(map(mul, weights, critiques[i]))),
-            )
+            read, judgements = (*begun.passages, found[i]), (*begun.critiques, critiques[i])
+            on = replace(on, passages=read, critiques=judgements)
         longer.append(on)
     return longer, critiques, [*asked, *drafts, *judged], mode
 

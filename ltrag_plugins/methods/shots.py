@@ -4,11 +4,8 @@ or by a trained head; or read by SuRe, which names the answer itself.
 The head is trained in the run: it ranks one part of the labelled questions, the other teaches it.
 
 The baselines "Rerank" and "SuRe" of the DUR paper, section 6.1, are `listwise-shots` and
-`sure-shots`. There the model (GPT) reranks what BM25 retrieved; and it sums up what BM25 retrieved
-for several candidate answers, ranks the summaries, and so picks an answer. That is all the paper
-tells, and its authors' code has neither. Our readings: Rerank is one listwise call over |C'| = 20
-whole examples, of which the best K = 5 are shown, the best first; SuRe reads BM25's first K = 5 as
-its passages and ranks no examples; its candidates are two of the options where there are some.
+`sure-shots`. The paper has a few words on each, and its authors' code neither; docs/papers.md says
+what we read into them.
 
 References: Brown et al., NeurIPS 2020; Yu et al., NAACL 2025 (DUR), table 1 and section 6.1; Sun
 et al., EMNLP 2023; Kim et al., ICLR 2024; Lu et al., ICLR 2023 (PromptPG). Our wording.
@@ -25,6 +22,7 @@ import numpy as np
 from ltrag_plugins.dur.prompts import Shot
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.dur.shots import Preselector, ShotRanker
+from ltrag_plugins.dur.train import DURTrainer
 from ltrag_plugins.errors import CalibrationError, InvalidInput, checked
 from ltrag_plugins.flow import Flow, World, ask, embed, run_many
 from ltrag_plugins.llm.base import LLM
@@ -252,8 +250,6 @@ def _trained_shots(
     questions: Sequence[Question], settings: DURShotsSettings, world: World
 ) -> _TrainedShots:
     """Train a head on the labelled questions, with the world's model and encoder."""
-    from ltrag_plugins.dur.train import DURTrainer  # its rewards bring nltk
-
     if world.llm is None or world.encoder is None:
         raise InvalidInput("a head is trained with a model and an encoder; the world lacks one")
     known = labelled_questions(questions, "a head")

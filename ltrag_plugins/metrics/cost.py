@@ -61,8 +61,7 @@ class CostCounter:
 
     def __call__(self, step: Step) -> None:
         """Count one step."""
-        sent, size = step.kind == "request", len(items(step.request))
-        seconds = 0.0 if sent else step.seconds
+        sent, size, seconds = step.kind == "request", len(items(step.request)), step.seconds
         match step.request:
             case Ask() | Score() if sent:
                 more = Cost(calls=size, batches=1)

@@ -29,10 +29,9 @@ def meteor(prediction: str, references: Sequence[str]) -> float:
     """
     said, wanted = words(prediction), [words(r) for r in checked(references)]
     nltk = _nltk()
-    if not _has_wordnet():
-        return nltk.score(wanted, said, stemmer=nltk.stemmer, wordnet=_NO_SYNONYMS)
+    synonyms = nltk.wordnet if _has_wordnet() else _NO_SYNONYMS
     with _WORDNET_LOCK:  # its reader seeks in files that all threads share
-        return nltk.score(wanted, said, stemmer=nltk.stemmer, wordnet=nltk.wordnet)
+        return nltk.score(wanted, said, stemmer=nltk.stemmer, wordnet=synonyms)
 
 
 def meteor_stages() -> tuple[str, ...]:

@@ -30,10 +30,8 @@ try:
 except ImportError as error:
     raise missing_extra(error.name or "jinja2", "report") from error
 
-_PART, _POINTS = (
-    WINDOW // 4,
-    30,
-)  # decisions behind a point, at least; points with room for whiskers
+_PART = WINDOW // 4  # decisions behind a point, at least
+_POINTS = 30  # with room for whiskers
 
 
 def watch_page(

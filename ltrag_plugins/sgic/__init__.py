@@ -46,5 +46,5 @@ __all__ = [
 ]  # fmt: skip
 
 
-# settings and answers need no scikit-learn, which a fit brings
+# the command line shows its help without numpy
 __getattr__, __dir__ = lazily(__name__, _MODULES)

@@ -27,7 +27,7 @@ from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Passage, Question
 from ltrag_plugins.uncertainty import AGREEMENT
 
-if TYPE_CHECKING:  # it brings scikit-learn
+if TYPE_CHECKING:  # it imports this file
     from ltrag_plugins.sgic.fitting import FitReport
 
 _REFUSAL = "I am not sure enough to answer."
