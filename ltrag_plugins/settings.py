@@ -224,7 +224,7 @@ def _read(declaration: _Declaration, text: str) -> _Plain:
     if not declaration.kinds:
         raise InvalidInput(f"{declaration.name} is no number or text; it can be set in Python only")
     try:
-        value = json.loads(text)
+        value = json.loads({"True": "true", "False": "false"}.get(text, text))
     except ValueError:
         return text
     if not declaration.fits(value):

@@ -110,7 +110,7 @@ def test_a_mistake_in_a_method_is_no_failure_of_the_model(tmp_path):
     ({"cells": []}, InvalidInput, "needs questions and methods"),
     ({"cells": ["direct"]}, InvalidInput, r"a cell must be cell_of\(.*got str 'direct'"),
     ({"questions": [Question("Why?", (), "q9")]}, MissingReferences, "'q9'"),
-    ({"questions": [*QUESTIONS] * 2}, InvalidInput, "'q0' comes twice"),
+    ({"questions": [*QUESTIONS] * 2}, InvalidInput, "'q0' comes twice; .* name it otherwise"),
     ({"cells": [DIRECT, DIRECT]}, InvalidInput, "'direct' comes twice"),
     ({"metrics": ["rouge"]}, InvalidInput, "or rouge1"),
     ({"metrics": []}, InvalidInput, "at least one"),

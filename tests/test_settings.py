@@ -146,6 +146,10 @@ def test_text_is_read_as_the_field_wants_it_and_all_values_change_at_once():
     assert isinstance(read.rate, float)
     assert with_values(Everything(below=3), ["below=null"]).below is None
     assert with_values(Everything(), ["seed=random"]).seed == "random"
+    assert with_values(Everything(), ["sorted=False"]) == with_values(
+        Everything(), ["sorted=false"]
+    )
+    assert with_values(Everything(), ["language=True"]).language == "True"
     template = "{passages}={question}"  # split at the first equals sign
     assert with_values(Everything(), [f"template={template}"]).template == template
     read = with_values(Everything(k=99), ["sorted=false", "k=1"])

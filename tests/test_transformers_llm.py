@@ -6,6 +6,7 @@ import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -272,7 +273,8 @@ def test_what_cannot_be_done_is_refused_with_the_remedy(small, tmp_path):
         (lambda: training.generate(["Hello"]), r"call model.eval\(\) first"),
         (lambda: load_model(tmp_path / "absent.gguf"), "no GGUF file"),
         (lambda: load_model(tmp_path), r"no config.json"),
-        (lambda: load_model(tmp_path / "absent"), "is not there"),
+        (lambda: load_model(tmp_path / "absent"), "absent' is not there"),
+        (lambda: load_model(Path(__file__)), "test_transformers_llm.py' is no folder; give"),
         (lambda: load_model("any/model", dtype="float33", device="cpu"), "dtype 'float33'"),
     ):
         with pytest.raises(InvalidInput, match=why):

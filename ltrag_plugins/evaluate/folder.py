@@ -70,8 +70,9 @@ class RunFolder:
         if (body := self.read()) is None:
             return False
         known = {name: body["identity"].get(name) for name in identity}
-        trouble, remedy = f"{self.path} holds another run", "Name another folder, or what it holds."
-        check_same(trouble, known, json.loads(json.dumps(identity)), remedy)
+        remedy = "Name another folder, or repeat what began the run."
+        now = json.loads(json.dumps(identity))
+        check_same(f"{self.path} holds another run", known, now, remedy)
         return True
 
     def begin(self, identity: Mapping[str, Any], told: Mapping[str, Any]) -> None:

@@ -290,7 +290,8 @@ def check_asked(questions: Sequence[Question], cells: Sequence[Cell]) -> None:
     names = {"method": [cell.name for cell in cells], "question id": [q.id for q in questions]}
     for what, some in names.items():
         if twice := [name for name, count in Counter(some).items() if count > 1]:
-            raise InvalidInput(f"the {what} {twice[0]!r} comes twice; records are told apart by it")
+            why = "records are told apart by it, so leave one out or name it otherwise"
+            raise InvalidInput(f"the {what} {twice[0]!r} comes twice; {why}")
     check_labelled(questions)
 
 

@@ -141,9 +141,10 @@ def _located(source: str | Path) -> tuple[str, dict[str, str]]:
         return str(path), {}
     named = isinstance(source, Path) or path.is_absolute() or str(source).startswith((".", "~"))
     if path.is_dir() or named:
-        why = "has no config.json" if path.is_dir() else "is not there"
-        wrong = f"the folder {str(path)!r} {why}; give a folder that model.save_pretrained wrote"
-        raise InvalidInput(f"{wrong}, a hub name or a .gguf file.")
+        here = "has no config.json" if path.is_dir() else "is no folder"
+        why = here if path.exists() else "is not there"
+        remedy = "give a folder that model.save_pretrained wrote, a hub name or a .gguf file."
+        raise InvalidInput(f"{str(path)!r} {why}; {remedy}")
     return str(source), {}
 
 
