@@ -1,7 +1,8 @@
 """Inside other people's graphs, chains and agents: what streams, what goes in, what comes out."""
 
 import itertools
-from typing import Any, TypedDict
+import operator
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain_core.chat_history import InMemoryChatMessageHistory
@@ -16,6 +17,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphRecursionError
+from langgraph.func import entrypoint
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
@@ -457,22 +459,117 @@ def test_a_graph_that_keeps_threads_is_fitted_and_audited_each_time_in_a_thread_
     assert read == [1] * 40
     router = GECERouter(gate(), compiled, audit_rate=1.0)
     for _ in range(3):
-        router.invoke(ASKED, {"configurable": {"thread_id": "mine"}})
-    assert router.settle()
+        turn = {"messages": [HumanMessage("who keeps the bees?")]}
+        router.invoke(turn, {"configurable": {"thread_id": "mine"}})
+        assert router.settle()
     assert (router.monitor.audits, router.monitor.failed) == (3, 0)
-    assert read == [1] * 43
+    assert read == [1] * 40 + [1, 3, 5]  # an audit is told what was said before
+    told = compiled.get_state({"configurable": {"thread_id": "mine"}}).values["messages"]
+    assert [m.type for m in told] == ["human", "ai"] * 3
 
 
-def test_a_router_before_a_graph_that_keeps_threads_says_that_it_keeps_none(caplog):
-    asked = [f"who keeps bee {i * 'b'}?" for i in range(20)]
-    llm = ScriptedLLM(lambda prompt: "a draft" if len(prompt) % 2 else "another")
-    how: Any = {"llm": llm, "questions": asked, "settings": GECESettings(folds=2)}
-    for saver, said in {None: 0, InMemorySaver(): 1}.items():
-        compiled = node_graph(
-            lambda state: {"messages": [AIMessage("a draft")]}, checkpointer=saver
-        )
-        GECERouter.fit(compiled.with_config(tags=["mine"]), **how, target_rate=0.5)
-        assert caplog.text.count("Make the router a node of the graph") == said
+async def conversation(bot, config):
+    """What a person and a bot said in one thread, in every way to call it."""
+    turns = iter(["who keeps the bees?", "and since when?", "and why?", "rare: who?", "and where?"])
+    given = ({"messages": [HumanMessage(turn)]} for turn in turns)
+    bot.invoke(next(given), config)
+    await bot.ainvoke(next(given), config)
+    bot.batch([next(given)], config)
+    [*bot.stream(next(given), config)]
+    [piece async for piece in bot.astream(next(given), config)]
+    return [
+        (m.type, m.text) for m in bot.invoke({"messages": [("human", "bye")]}, config)["messages"]
+    ]
+
+
+@pytest.mark.parametrize("bound", ["graph", "config", "bind"])
+async def test_a_draft_is_in_the_thread_of_the_graph_and_a_follow_up_is_read_with_it(bound, caplog):
+    """Held against a graph whose one node answers as the gate's model does."""
+    saver, other, config = InMemorySaver(), InMemorySaver(), {"configurable": {"thread_id": "mine"}}
+    asked = dict[str, list[int]](chain=[])
+
+    def node(state):
+        asked["chain"].append(len(state["messages"]))
+        return {"messages": [AIMessage("a draft")]}
+
+    compiled = node_graph(node, checkpointer=saver)
+    drafting = ScriptedLLM(lambda prompt: "a draft")
+    rule = RuleGate(World(llm=drafting), lambda question, draft: "rare" in question)
+    chain = {"graph": compiled, "config": compiled.with_config(config), "bind": compiled.bind()}
+    told = RunnableLambda(lambda value: f"{len(value['messages'])} {value['messages'][-1].text}")
+    router = GECERouter(rule, chain[bound], condense=told)
+    said = await conversation(router, {} if bound == "config" else config)
+    plain = node_graph(lambda state: {"messages": [AIMessage("a draft")]}, checkpointer=other)
+    assert said == await conversation(plain, config)
+    assert len(said) == 12
+    assert asked["chain"] == [7]  # all that the drafts had said
+    assert drafting.prompts[-1] == "11 bye"
+    assert compiled.get_state(config).next == ()
+    assert not caplog.text
+
+
+async def test_a_thread_that_waits_for_a_person_goes_to_its_graph():
+    def node(state):
+        return {"messages": [AIMessage(f"you said {interrupt('sure?')}")]}
+
+    compiled = node_graph(node, checkpointer=InMemorySaver())
+    router = GECERouter(gate(), compiled)
+    for name, resume in {"one": Command(resume="yes"), "two": None}.items():
+        kept: Any = {"configurable": {"thread_id": name}}
+        compiled.invoke(ASKED, kept)
+        assert "__interrupt__" in router.invoke(resume, kept) or resume
+        assert "__interrupt__" in await router.ainvoke(ASKED, kept) or resume
+    assert router.invoke(ASKED, {"configurable": {"thread_id": "one"}})["messages"][-1].text == (
+        "a draft"
+    )
+
+
+class Reading(TypedDict, total=False):
+    question: str
+    chat_history: Annotated[list[str], operator.add]
+    context: list[str]
+    places: str
+    answer: str
+
+
+def test_a_draft_in_a_state_of_other_entries_is_kept_and_finds_nothing():
+    def node(state):
+        told = [state["question"], "from the graph"]
+        return {"context": ["x"], "places": "x", "answer": told[1], "chat_history": told}
+
+    compiled = node_graph(node, Reading, checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "mine"}}
+    llm = ScriptedLLM(lambda prompt: "a draft")
+    rule = RuleGate(World(llm=llm), lambda question, draft: question.startswith("rare"))
+    told = RunnableLambda(lambda value: f"{value['question']} after {value['chat_history']}")
+    router = GECERouter(rule, compiled, condense=told)
+    first = router.invoke({"question": "rare?"}, config)
+    kept = router.invoke({"question": "who?"}, config)
+    assert (first["answer"], first["context"]) == ("from the graph", ["x"])
+    assert kept == {**first, "question": "who?", "context": [], "answer": "a draft"}
+    assert kept == compiled.get_state(config).values
+    assert llm.prompts[-1] == "who? after ['rare?', 'from the graph']"
+
+
+def test_a_router_says_which_of_its_answers_are_in_no_thread(caplog):
+    def node(state):
+        return {"messages": [AIMessage("a draft")]}
+
+    saver = InMemorySaver()
+    graph = node_graph(node, checkpointer=saver)
+
+    @entrypoint(checkpointer=saver)
+    def function(value):
+        return "from the function"
+
+    for chain, more, said in (
+        (graph, {}, 0), (graph.with_config(tags=["mine"]), {"answer": "messages"}, 0),
+        (node_graph(node), {"answer": "text"}, 0), (graph, {"answer": "text"}, 1),
+        (graph, {"answer": lambda decision: {}}, 2), (graph, {"direct": CHAIN}, 3),
+        (function, {}, 4),
+    ):  # fmt: skip
+        GECERouter(gate(), chain, **more)
+        assert caplog.text.count("is in none of its threads") == said
 
 
 async def test_a_command_goes_on_where_the_graph_behind_the_router_stopped():

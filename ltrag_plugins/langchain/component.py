@@ -5,9 +5,8 @@ calls that are runs of their own.
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, partial
-from importlib import import_module
 from inspect import signature
-from typing import Any, ClassVar, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple, get_args, get_origin
 from uuid import uuid4
 
 from langchain_core.messages import (
@@ -19,8 +18,15 @@ from langchain_core.messages import (
     message_chunk_to_message,
 )
 from langchain_core.prompt_values import PromptValue
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableParallel, RunnableSequence
+from langchain_core.runnables import (
+    Runnable,
+    RunnableConfig,
+    RunnableLambda,
+    RunnableParallel,
+    RunnableSequence,
+)
 from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.passthrough import RunnableAssign
 from pydantic import BaseModel, PydanticUserError, ValidationError
 
@@ -228,10 +234,7 @@ class Shape:
                 remedy = "name the key of the answer: answer='...'"
                 raise InvalidInput(f"the chain's output, or state, has {keys}; {remedy}")
         if chosen == "messages":
-            entries, channels = entries_of(value), _channels(self.chain)
-            state = {key: entries[key] for key in channels if key in entries}
-            said = [*_messages(state.get("messages") or ()), message_chunk_to_message(message)]
-            return {**state, "messages": said}
+            return {"messages": [message_chunk_to_message(message)]}
         given = value if isinstance(value, Mapping) else {}
         # as `create_retrieval_chain` puts it out where it found nothing
         empty = {key: decision.question if key == "question" else [] for key in keys}
@@ -240,60 +243,75 @@ class Shape:
         wanted = {key: empty[key] for key in keys if fields[key].is_required()}
         return _made(found, {**wanted, chosen: str(message.text)})
 
-    def streamed(self, message: AIMessage, value: Any, decision: Any, **kwargs: Any) -> list[Any]:
-        """The same as pieces of the chain's stream, which a graph gives in one or more modes."""
-        state = self.of(message, value, decision)
-        modes, told = self._graph_call(kwargs)
-        if modes is None:
-            return [state]
-        name, update = "GECEDraft", state
-        if isinstance(state, Mapping) and "messages" in state:
-            given = entries_of(value)
-            update = {key: entry for key, entry in state.items() if entry is not given.get(key)}
-            update["messages"] = state["messages"][-1:]
-        known: dict[Any, Any] = {
-            "values": _kept(state, told),
-            "updates": {name: _kept(update, told)},
-        }
-        known["messages"] = message, {"langgraph_node": name}
-        named = [modes] if isinstance(modes, str) else modes
-        pieces: list[Any] = [(mode, known[mode]) for mode in named if mode in known]
-        if told.get("version") == "v2":
-            ends = {"values": {"interrupts": ()}}
-            return [{"type": m, "ns": (), "data": p, **ends.get(m, {})} for m, p in pieces]
-        if isinstance(modes, str):
-            pieces = [piece for _, piece in pieces]
-        if not told.get("subgraphs"):
-            return pieces
-        return [((), piece) if isinstance(modes, str) else ((), *piece) for piece in pieces]
+    @property
+    def in_state(self) -> bool:
+        """Whether the chain is a graph of LangGraph, and an answer an entry of its state."""
+        graph, form = unbound(self.chain), self.answer
+        return hasattr(graph, "builder") and (form == "auto" or form in _channels(graph))
 
-    def whole(self, message: AIMessage, value: Any, decision: Any, **kwargs: Any) -> Any:
-        """The same as what the chain gives at once: a graph wraps it in its version 2, and in any
-        mode but "values" gives the pieces of its stream."""
-        state, (modes, told) = self.of(message, value, decision), self._graph_call(kwargs)
-        if modes is None:
-            return state
-        if told.get("stream_mode", "values") != "values":
-            return self.streamed(message, value, decision, **kwargs)
-        state = _kept(state, told)
-        if told.get("version") != "v2":
-            return state
-        return import_module("langgraph.types").GraphOutput(state)  # it is there, as a graph is
+    def before_graph(self, draft: Runnable[Any, Any], value: Any, decision: Any) -> Any:
+        """What writes the draft as the graph writes its answers: a graph with the same state,
+        threads and streams, and one node."""
+        bindings, graph = list[Any](), self.chain
+        while isinstance(graph, RunnableBindingBase):
+            bindings.append(graph)
+            graph = graph.bound
+        like: Any = graph  # it may have got its checkpointer since the last call
+        builder, given = like.builder, entries_of(value)
 
-    def _graph_call(self, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """A graph's stream modes (None: it is no graph), and what a call and bindings ask of it."""
-        chain = self.chain
-        while isinstance(chain, RunnableBindingBase):
-            kwargs, chain = {**chain.kwargs, **kwargs}, chain.bound
-        return kwargs.get("stream_mode") or getattr(chain, "stream_mode", None), kwargs
+        def update(message: AIMessage) -> dict[str, Any]:
+            written = self.of(message, {}, decision)
+            kinds = {key: channel.ValueType for key, channel in builder.channels.items()}
+            lists = {key for key, kind in kinds.items() if list in (kind, get_origin(kind))}
+            found = lists - {*given}  # nothing, where the graph would have found something
+            return {k: v for k, v in written.items() if k in found or (v and k != "question")}
+
+        async def awrite(state: Any, config: RunnableConfig) -> dict[str, Any]:
+            return update(await draft.ainvoke(state, config))
+
+        def write(state: Any, config: RunnableConfig) -> dict[str, Any]:
+            return update(draft.invoke(state, config))
+
+        schemas = {"input_schema": builder.input_schema, "output_schema": builder.output_schema}
+        twin = type(builder)(builder.state_schema, builder.context_schema, **schemas)
+        twin.add_node("GECEDraft", RunnableLambda(write, awrite, name="GECEDraft"))
+        twin.set_entry_point("GECEDraft")
+        made = twin.compile(like.checkpointer, store=like.store, name="GECEDraft")
+        made = made.copy({"config": like.config, "stream_mode": like.stream_mode})
+        for binding in reversed(bindings):
+            made = binding.model_copy(update={"bound": made})
+        return made
+
+    def with_thread(self, value: Any, config: RunnableConfig) -> Any:
+        """A turn with what its thread holds before it, for the gate and for audits; no question,
+        if the graph waits there for a person."""
+        found = self._thread(config)
+        return _joined(value, found[0].get_state(found[1])) if found else value
+
+    async def awith_thread(self, value: Any, config: RunnableConfig) -> Any:
+        """As `with_thread`."""
+        found = self._thread(config)
+        return _joined(value, await found[0].aget_state(found[1])) if found else value
+
+    def _thread(self, config: RunnableConfig) -> tuple[Any, RunnableConfig] | None:
+        """The graph, and the config that reads a thread of it; None: the call is in no thread."""
+        graph = self.chain
+        while isinstance(graph, RunnableBindingBase):
+            config, graph = merge_configs(graph.config, config), graph.bound
+        kept = merge_configs(getattr(graph, "config", None) or {}, config).get("configurable", {})
+        if not getattr(graph, "checkpointer", None) or "thread_id" not in kept or in_graph(config):
+            return None
+        return graph, config
 
 
-def _kept(state: Any, told: Mapping[str, Any]) -> Any:
-    """Of a state, what a graph gives for the `output_keys` of a call."""
-    keys = told.get("output_keys")
-    if keys is None or not isinstance(state, Mapping):
-        return state
-    return state.get(keys) if isinstance(keys, str) else {k: state[k] for k in keys if k in state}
+def _joined(value: Any, thread: Any) -> Any:
+    if value is None or thread.next:
+        return NOT_TEXT
+    given, kept = entries_of(value), thread.values
+    before = {key: kept[key] for key in ("chat_history", "history") if key in kept}
+    if "messages" in given and kept.get("messages"):
+        before["messages"] = [*kept["messages"], *_messages(given["messages"])]
+    return {**given, **before} if before else value
 
 
 def _made(model: Any, entries: dict[str, Any]) -> Any:

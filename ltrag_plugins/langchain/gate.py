@@ -190,14 +190,14 @@ class GECERouter(Component):
         self.gate, self.retrieving = gate, _runnable(retrieving, "retrieving")
         self.direct = None if direct is None else _runnable(direct, "direct")
         self.return_decision, self.name = return_decision, name
-        if gate.world is not None and getattr(unbound(self.retrieving), "checkpointer", None):
-            _logger.warning(
-                "the graph keeps its conversations in a checkpointer, which this router neither "
-                "reads nor writes: a direct answer is in no thread, and a follow-up is judged "
-                "without the turns before. Make the router a node of the graph, or give an agent "
-                "GECEMiddleware"
-            )
         self._shape, self._answer, self._awaited = Shape(answer, self.retrieving), answer, False
+        keeps = getattr(unbound(self.retrieving), "checkpointer", None)
+        if gate.world is not None and keeps and not (direct is None and self._shape.in_state):
+            _logger.warning(
+                "the graph keeps its conversations in a checkpointer, but what this router answers "
+                "without it is in none of its threads: only drafts are (no direct=), as an entry "
+                "of the state (answer='auto' or its key) of a StateGraph"
+            )
         if correct is not None:
             from ltrag_plugins.langchain.fitting import judge_of  # at work a router needs none
 
@@ -388,49 +388,55 @@ class GECERouter(Component):
     def _invoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         # a run that nobody hears costs 0.2 ms
         ask = self._gate.invoke if _heard(config) else self._gate._invoke
-        branch = self._chosen(ask(value, config), config)
+        turn = _Turn(value, self._shape.with_thread(value, config))
+        branch = self._chosen(ask(turn.whole, config), turn, config)
         output = branch.runnable.invoke(value, branch.config, **kwargs)
-        return self._shown(branch, value, output, kwargs)
+        return self._shown(branch, output, kwargs)
 
     async def _ainvoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         ask = self._gate.ainvoke if _heard(config) else self._gate._ainvoke
-        branch = self._chosen(await ask(value, config), config)
+        turn = _Turn(value, await self._shape.awith_thread(value, config))
+        branch = self._chosen(await ask(turn.whole, config), turn, config)
         output = await branch.runnable.ainvoke(value, branch.config, **kwargs)
-        return self._shown(branch, value, output, kwargs)
+        return self._shown(branch, output, kwargs)
 
     def _stream(
         self, values: Iterator[Any], config: RunnableConfig, **kwargs: Any
     ) -> Iterator[Any]:
         for value in values:
-            branch = self._chosen(self._gate.invoke(value, config), config)
+            turn = _Turn(value, self._shape.with_thread(value, config))
+            branch = self._chosen(self._gate.invoke(turn.whole, config), turn, config)
             if self.return_decision:
                 yield AddableDict(decision=branch.shown)
             chunks = list[Any]()
             for chunk in branch.runnable.stream(value, branch.config, **kwargs):
                 chunks.append(chunk)
-                yield from self._pieces(branch, value, chunk, kwargs)
-            self._saw(branch, value, chunks, kwargs)
+                yield self._piece(branch, chunk)
+            self._saw(branch, chunks, kwargs)
 
     async def _astream(
         self, values: AsyncIterator[Any], config: RunnableConfig, **kwargs: Any
     ) -> AsyncIterator[Any]:
         async for value in values:
-            branch = self._chosen(await self._gate.ainvoke(value, config), config)
+            turn = _Turn(value, await self._shape.awith_thread(value, config))
+            branch = self._chosen(await self._gate.ainvoke(turn.whole, config), turn, config)
             if self.return_decision:
                 yield AddableDict(decision=branch.shown)
             chunks = list[Any]()
             async for chunk in branch.runnable.astream(value, branch.config, **kwargs):
                 chunks.append(chunk)
-                for piece in self._pieces(branch, value, chunk, kwargs):
-                    yield piece
-            self._saw(branch, value, chunks, kwargs)
+                yield self._piece(branch, chunk)
+            self._saw(branch, chunks, kwargs)
 
     def _batch(
         self, values: list[Any], config: list[RunnableConfig], *, keep_going: bool, **kwargs: Any
     ) -> list[Any]:
-        outputs = self._gate.batch(values, config, return_exceptions=keep_going)
+        given = zip(values, config, strict=True)
+        turns = [_Turn(value, self._shape.with_thread(value, how)) for value, how in given]
+        wholes = [turn.whole for turn in turns]
+        outputs = self._gate.batch(wholes, config, return_exceptions=keep_going)
         decided = [i for i, one in enumerate(outputs) if isinstance(one, _Verdict)]  # or an error
-        branches = {i: self._chosen(outputs[i], config[i]) for i in decided}
+        branches = {i: self._chosen(outputs[i], turns[i], config[i]) for i in decided}
         groups = defaultdict[int, list[int]](list)
         for i, branch in branches.items():
             groups[id(branch.runnable)].append(i)
@@ -438,16 +444,15 @@ class GECERouter(Component):
                 branch.meter.began = None
         # a chain first: of what it gives the draft takes its shape
         for members in sorted(groups.values(), key=lambda m: branches[m[0]].is_draft):
-            given, configs = zip(*((values[i], branches[i].config) for i in members), strict=True)
+            asked, configs = zip(*((values[i], branches[i].config) for i in members), strict=True)
             runnable = branches[members[0]].runnable
-            answers = runnable.batch([*given], [*configs], return_exceptions=keep_going, **kwargs)
+            answers = runnable.batch([*asked], [*configs], return_exceptions=keep_going, **kwargs)
             for i, answer in zip(members, answers, strict=True):
                 failed = isinstance(answer, Exception)
-                told = branches[i], values[i], answer, kwargs
-                outputs[i] = answer if failed else self._shown(*told)
+                outputs[i] = answer if failed else self._shown(branches[i], answer, kwargs)
         return outputs
 
-    def _chosen(self, verdict: _Verdict, config: RunnableConfig) -> "_Branch":
+    def _chosen(self, verdict: _Verdict, turn: "_Turn", config: RunnableConfig) -> "_Branch":
         decision, config = verdict.decision, verdict.with_decision_metadata(config)
         if decision.retrieve:
             meter = None
@@ -456,28 +461,29 @@ class GECERouter(Component):
 
                 meter = Meter()
                 config = merge_configs(config, {"callbacks": [meter]})
-            return _Branch(self.retrieving, decision, config, meter)
+            return _Branch(self.retrieving, decision, config, turn, meter)
         if self.direct is not None:
-            return _Branch(self.direct, decision, config)
+            return _Branch(self.direct, decision, config, turn)
         said = {"asked": decision.question, "text": decision.draft.text.strip()}
         draft = _DRAFT.model_copy(update={**said, "about": {**verdict}})
-        return _Branch(draft, decision, {**config, "run_name": "GECEDraft"})
+        if self._shape.in_state:
+            draft = self._shape.before_graph(draft, turn.given, decision)
+        return _Branch(draft, decision, {**config, "run_name": "GECEDraft"}, turn)
 
-    def _pieces(self, branch: "_Branch", value: Any, chunk: Any, kwargs: Any) -> list[Any]:
-        pieces = [chunk]
+    def _piece(self, branch: "_Branch", chunk: Any) -> Any:
         if branch.is_draft:
-            pieces = self._shape.streamed(chunk, value, branch.decision, **kwargs)
-        return [AddableDict(output=one) for one in pieces] if self.return_decision else pieces
+            chunk = self._shape.of(chunk, branch.turn.given, branch.decision)
+        return AddableDict(output=chunk) if self.return_decision else chunk
 
-    def _shown(self, branch: "_Branch", value: Any, output: Any, kwargs: Any) -> Any:
-        self._saw(branch, value, [output], kwargs)
+    def _shown(self, branch: "_Branch", output: Any, kwargs: Any) -> Any:
+        self._saw(branch, [output], kwargs)
         if branch.is_draft:
-            output = self._shape.whole(output, value, branch.decision, **kwargs)
+            output = self._shape.of(output, branch.turn.given, branch.decision)
         elif branch.runnable is self.retrieving:
             self._shape.note(output)
         return {"output": output, "decision": branch.shown} if self.return_decision else output
 
-    def _saw(self, branch: "_Branch", value: Any, chunks: list[Any], kwargs: Any) -> None:
+    def _saw(self, branch: "_Branch", chunks: list[Any], kwargs: Any) -> None:
         """The chain's answer in pieces, or the direct one, which an audit asks the chain for."""
         try:
             loop = asyncio.get_running_loop()
@@ -488,7 +494,8 @@ class GECERouter(Component):
             from ltrag_plugins.langchain.fitting import streamed_text
 
             audited = not branch.decision.retrieve
-            found = [self._audited(value, branch.config, kwargs, loop)] if audited else chunks
+            whole, how = branch.turn.whole, branch.config
+            found = [self._audited(whole, how, kwargs, loop)] if audited else chunks
             return streamed_text(found, self._answer)
 
         self._watch.saw(branch.decision, retrieved, branch.meter and branch.meter.usage())
@@ -531,12 +538,20 @@ def _runnable(chain: Any, name: str) -> Runnable[Any, Any]:
         raise InvalidInput(f"{name} must be {wanted}, got {type(chain).__name__}") from error
 
 
+class _Turn(NamedTuple):
+    """What a call was given, and the same with its conversation before it."""
+
+    given: Any
+    whole: Any
+
+
 class _Branch(NamedTuple):
     """What answers, what was decided, and the config for the answer."""
 
     runnable: Runnable[Any, Any]
     decision: Decision
     config: RunnableConfig
+    turn: _Turn
     meter: Any = None
     """Of what the chain costs, where that is learned."""
 
