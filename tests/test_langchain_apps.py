@@ -539,7 +539,7 @@ def test_a_draft_in_a_state_of_other_entries_is_kept_and_finds_nothing():
 
     compiled = node_graph(node, Reading, checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "mine"}}
-    llm = ScriptedLLM(lambda prompt: "a draft")
+    llm = ScriptedLLM(lambda prompt: "" if prompt.startswith("mute") else "a draft")
     rule = RuleGate(World(llm=llm), lambda question, draft: question.startswith("rare"))
     told = RunnableLambda(lambda value: f"{value['question']} after {value['chat_history']}")
     router = GECERouter(rule, compiled, condense=told)
@@ -549,6 +549,9 @@ def test_a_draft_in_a_state_of_other_entries_is_kept_and_finds_nothing():
     assert kept == {**first, "question": "who?", "context": [], "answer": "a draft"}
     assert kept == compiled.get_state(config).values
     assert llm.prompts[-1] == "who? after ['rare?', 'from the graph']"
+    router.invoke({"question": "why?", "chat_history": ["who?"]}, config)
+    assert llm.prompts[-1] == "why? after ['who?']"  # what a call says itself comes first
+    assert router.invoke({"question": "mute?"}, config)["answer"] == ""  # not the last one's
 
 
 def test_a_router_says_which_of_its_answers_are_in_no_thread(caplog):

@@ -246,8 +246,9 @@ class Shape:
     @property
     def in_state(self) -> bool:
         """Whether the chain is a graph of LangGraph, and an answer an entry of its state."""
-        graph, form = unbound(self.chain), self.answer
-        return hasattr(graph, "builder") and (form == "auto" or form in _channels(graph))
+        graph = unbound(self.chain)
+        keys = _channels(graph) if hasattr(graph, "builder") else ()
+        return bool(keys) and self.answer in ("auto", *keys)
 
     def before_graph(self, draft: Runnable[Any, Any], value: Any, decision: Any) -> Any:
         """What writes the draft as the graph writes its answers: a graph with the same state,
@@ -264,7 +265,7 @@ class Shape:
             kinds = {key: channel.ValueType for key, channel in builder.channels.items()}
             lists = {key for key, kind in kinds.items() if list in (kind, get_origin(kind))}
             found = lists - {*given}  # nothing, where the graph would have found something
-            return {k: v for k, v in written.items() if k in found or (v and k != "question")}
+            return {k: v for k, v in written.items() if k in found or (v != [] and k != "question")}
 
         async def awrite(state: Any, config: RunnableConfig) -> dict[str, Any]:
             return update(await draft.ainvoke(state, config))
@@ -308,7 +309,7 @@ def _joined(value: Any, thread: Any) -> Any:
     if value is None or thread.next:
         return NOT_TEXT
     given, kept = entries_of(value), thread.values
-    before = {key: kept[key] for key in ("chat_history", "history") if key in kept}
+    before = {k: kept[k] for k in ("chat_history", "history") if k in kept and k not in given}
     if "messages" in given and kept.get("messages"):
         before["messages"] = [*kept["messages"], *_messages(given["messages"])]
     return {**given, **before} if before else value
