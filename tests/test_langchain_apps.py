@@ -551,7 +551,27 @@ def test_a_draft_in_a_state_of_other_entries_is_kept_and_finds_nothing():
     assert llm.prompts[-1] == "who? after ['rare?', 'from the graph']"
     router.invoke({"question": "why?", "chat_history": ["who?"]}, config)
     assert llm.prompts[-1] == "why? after ['who?']"  # what a call says itself comes first
+    moved = Command(update={"question": "where?"}, goto="node")
+    assert router.invoke(moved, config)["answer"] == "from the graph"
     assert router.invoke({"question": "mute?"}, config)["answer"] == ""  # not the last one's
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("mode", [None, "values", "updates", ["values", "updates"]])
+async def test_before_a_graph_without_a_state_the_draft_streams_as_its_answer_does(mode, version):
+    @entrypoint()
+    def GECEDraft(value: Any) -> str:
+        return "a draft"
+
+    given = {"question": "who?"}
+    how = {"version": version} | ({"stream_mode": mode} if mode else {})
+    mine = lambda decision: decision.answer  # noqa: E731
+    graph = node_graph(lambda state: {"answer": "a draft"}, Reading)
+    for router in (GECERouter(gate(), GECEDraft), GECERouter(gate(), graph, answer=mine)):
+        assert [*router.stream(given, **how)] == [*GECEDraft.stream(given, **how)]
+        assert [p async for p in router.astream(given, **how)] == [*GECEDraft.stream(given, **how)]
+        assert router.invoke(given, **how) == GECEDraft.invoke(given, **how)
+        assert await router.ainvoke(given, **how) == GECEDraft.invoke(given, **how)
 
 
 def test_a_router_says_which_of_its_answers_are_in_no_thread(caplog):

@@ -5,6 +5,7 @@ calls that are runs of their own.
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, partial
+from importlib import import_module
 from inspect import signature
 from typing import Any, ClassVar, NamedTuple, get_args, get_origin
 from uuid import uuid4
@@ -244,21 +245,39 @@ class Shape:
         return _made(found, {**wanted, chosen: str(message.text)})
 
     @property
+    def is_graph(self) -> bool:
+        """Whether the chain is a graph of LangGraph, here or on a server."""
+        return hasattr(unbound(self.chain), "get_state")
+
+    @property
     def in_state(self) -> bool:
-        """Whether the chain is a graph of LangGraph, and an answer an entry of its state."""
+        """Whether it is one with a state, and an answer an entry of that."""
         graph = unbound(self.chain)
         keys = _channels(graph) if hasattr(graph, "builder") else ()
         return bool(keys) and self.answer in ("auto", *keys)
 
-    def before_graph(self, draft: Runnable[Any, Any], value: Any, decision: Any) -> Any:
-        """What writes the draft as the graph writes its answers: a graph with the same state,
-        threads and streams, and one node."""
+    def as_graph(self, draft: Runnable[Any, Any], value: Any, decision: Any) -> Any:
+        """What gives the draft in the ways in which the graph gives its answers: a graph with one
+        node, and where the answer is `in_state`, with the graph's own state and threads."""
         bindings, graph = list[Any](), self.chain
         while isinstance(graph, RunnableBindingBase):
             bindings.append(graph)
             graph = graph.bound
-        like: Any = graph  # it may have got its checkpointer since the last call
-        builder, given = like.builder, entries_of(value)
+        if self.in_state:
+            made = self._twin(graph, draft, value, decision)
+        else:
+
+            def GECEDraft(given: Any, config: RunnableConfig) -> Any:
+                return self.of(draft.invoke(given, config), value, decision)
+
+            made = import_module("langgraph.func").entrypoint()(GECEDraft)  # there, as a graph is
+        made.stream_mode = getattr(graph, "stream_mode", made.stream_mode)
+        for binding in reversed(bindings):
+            made = binding.model_copy(update={"bound": made})
+        return made
+
+    def _twin(self, graph: Any, draft: Runnable[Any, Any], value: Any, decision: Any) -> Any:
+        builder, given = graph.builder, entries_of(value)
 
         def update(message: AIMessage) -> dict[str, Any]:
             written = self.of(message, {}, decision)
@@ -277,11 +296,8 @@ class Shape:
         twin = type(builder)(builder.state_schema, builder.context_schema, **schemas)
         twin.add_node("GECEDraft", RunnableLambda(write, awrite, name="GECEDraft"))
         twin.set_entry_point("GECEDraft")
-        made = twin.compile(like.checkpointer, store=like.store, name="GECEDraft")
-        made = made.copy({"config": like.config, "stream_mode": like.stream_mode})
-        for binding in reversed(bindings):
-            made = binding.model_copy(update={"bound": made})
-        return made
+        made = twin.compile(graph.checkpointer, store=graph.store, name="GECEDraft")
+        return made.copy({"config": graph.config})
 
     def with_thread(self, value: Any, config: RunnableConfig) -> Any:
         """A turn with what its thread holds before it, for the gate and for audits; no question,
@@ -306,7 +322,7 @@ class Shape:
 
 
 def _joined(value: Any, thread: Any) -> Any:
-    if value is None or thread.next:
+    if value is None or thread.next or hasattr(value, "goto"):  # the last: a Command
         return NOT_TEXT
     given, kept = entries_of(value), thread.values
     before = {k: kept[k] for k in ("chat_history", "history") if k in kept and k not in given}

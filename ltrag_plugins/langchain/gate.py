@@ -146,7 +146,8 @@ class GECERouter(Component):
         answer: the shape of the draft. "auto": the one that the retrieving chain declares; else, of
             a graph's state, a state; else what the chain gave at an earlier call; else text.
             "text"; "message", an AIMessage; a key of a mapping that has the input's entries too
-            ("messages": a graph's state); or a function from the `Decision`.
+            ("messages": a graph's state); or a function from the `Decision`. As an entry of a
+            graph's state the draft is kept in the thread of the call.
         condense: how a follow-up is read. True: the gate's model rewrites it as a question that
             stands alone; a Runnable from the input to the question; None: as it is. A single
             question costs no call.
@@ -466,8 +467,8 @@ class GECERouter(Component):
             return _Branch(self.direct, decision, config, turn)
         said = {"asked": decision.question, "text": decision.draft.text.strip()}
         draft = _DRAFT.model_copy(update={**said, "about": {**verdict}})
-        if self._shape.in_state:
-            draft = self._shape.before_graph(draft, turn.given, decision)
+        if self._shape.is_graph:
+            draft = self._shape.as_graph(draft, turn.given, decision)
         return _Branch(draft, decision, {**config, "run_name": "GECEDraft"}, turn)
 
     def _piece(self, branch: "_Branch", chunk: Any) -> Any:
