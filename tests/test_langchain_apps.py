@@ -20,6 +20,7 @@ from langgraph.errors import GraphRecursionError
 from langgraph.func import entrypoint
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph.pregel.remote import RemoteGraph
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel, create_model
 
@@ -589,7 +590,7 @@ def test_a_router_says_which_of_its_answers_are_in_no_thread(caplog):
         (graph, {}, 0), (graph.with_config(tags=["mine"]), {"answer": "messages"}, 0),
         (node_graph(node), {"answer": "text"}, 0), (graph, {"answer": "text"}, 1),
         (graph, {"answer": lambda decision: {}}, 2), (graph, {"direct": CHAIN}, 3),
-        (function, {}, 4),
+        (function, {}, 4), (RemoteGraph("agent", url="http://127.0.0.1:9"), {}, 5),
     ):  # fmt: skip
         GECERouter(gate(), chain, **more)
         assert caplog.text.count("is in none of its threads") == said

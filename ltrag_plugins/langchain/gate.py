@@ -192,12 +192,12 @@ class GECERouter(Component):
         self.direct = None if direct is None else _runnable(direct, "direct")
         self.return_decision, self.name = return_decision, name
         self._shape, self._answer, self._awaited = Shape(answer, self.retrieving), answer, False
-        keeps = getattr(unbound(self.retrieving), "checkpointer", None)
+        keeps = getattr(unbound(self.retrieving), "checkpointer", self._shape.is_graph)  # a server
         if gate.world is not None and keeps and not (direct is None and self._shape.in_state):
             _logger.warning(
-                "the graph keeps its conversations in a checkpointer, but what this router answers "
-                "without it is in none of its threads: only drafts are (no direct=), as an entry "
-                "of the state (answer='auto' or its key) of a StateGraph"
+                "the graph keeps its conversations (a checkpointer, or a server), but what this router "
+                "answers without it is in none of its threads: only drafts are (no direct=), as an "
+                "entry of the state (answer='auto' or its key) of a StateGraph in this process"
             )
         if correct is not None:
             from ltrag_plugins.langchain.fitting import judge_of  # at work a router needs none
