@@ -100,12 +100,19 @@ def main() -> None:
     parser.add_argument("--store", default="app.sqlite", help="what the router learned")
     parser.add_argument("--warm-up", type=int, default=20, help="before its first fit; better 100")
     options = parser.parse_args()
-    search = BM25Retriever(passages_of(options.documents))
+    # what cannot be read is named before a server starts
+    try:
+        passages, questions = passages_of(options.documents), questions_of(options.questions)
+    except (OSError, UnicodeDecodeError) as error:
+        parser.error(f"cannot read the documents or the questions in UTF-8: {error}")
+    if not passages:
+        parser.error(f"no text in {options.documents}; name a folder of .txt and .md files")
+    search = BM25Retriever(passages)
     build = {"langchain": with_langchain, "llama_index": with_llama_index}[options.framework]
     with nullcontext(options.server) if options.server else llama_cpp_server() as url:
         learning = {"store": options.store, "warm_up": options.warm_up}
         router, ask = build(search, url, options.model, **learning)
-        for _, line in zip(range(options.limit), questions_of(options.questions), strict=False):
+        for _, line in zip(range(options.limit), questions, strict=False):
             if question := line.strip():
                 print(f"{question}\n  {ask(question).strip()}", flush=True)
         router.settle()  # drafts, and a fit, that go on in the background

@@ -258,19 +258,22 @@ def json_lines(path: str | PathLike[str]) -> Iterator[_Record]:
                 if line.strip():
                     yield _Record(str(path), number, _parsed(line, f"{path}, line {number}"))
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise BadRecord(f"{path}: not a whole gzip file after line {number} ({error})") from error
+        told = f"{path}: not a whole gzip file after line {number} ({error})"
+        raise BadRecord(f"{told}; copy it again, or name a plain file without .gz") from error
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _parsed(line: bytes, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(line.decode("utf-8-sig"))
+        # with its end, an error there would be in column 1 of the next line
+        value = json.loads(line.decode("utf-8-sig").rstrip("\r\n"))
     except json.JSONDecodeError as error:
         told = f"{where}, column {error.colno}: not JSON, {error.msg}; {_LINES}"
         raise BadRecord(told) from error
     except (ValueError, RecursionError) as error:
-        remedy = "; a gzipped file is named .gz" * isinstance(error, UnicodeDecodeError)
+        remedy = "; save it as UTF-8, or name a gzipped file .gz"
+        remedy *= isinstance(error, UnicodeDecodeError)
         told = f"{where}: not JSON in UTF-8 that can be read, {error}{remedy}"
         raise BadRecord(told) from error
     if not isinstance(value, dict):

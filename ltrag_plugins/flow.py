@@ -301,7 +301,8 @@ class World:
                 if not isinstance(llm := self._part("llm"), ScoringLLM):
                     raise errors.NoTokenProbabilities(
                         f"{llm.name} cannot tell how likely a given text is. Load local weights "
-                        "with TransformersLLM, or use what only reads its answers (reward='match')."
+                        "with TransformersLLM, or use what only reads answers: reward='match', or "
+                        "measure='overlap'."
                     )
                 return llm.score(prompts, continuations)
             case Agree(prompts, continuations, along, cosine, layers):

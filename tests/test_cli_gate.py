@@ -368,6 +368,11 @@ def test_watch_prints_and_draws_what_a_router_does(tmp_path):
     done = ltrag("gate", "watch", path, "--out", html, "--pictures", pictures)
     assert "too early: 19 of 200 decisions" in done.stdout, done.output
     assert html.read_text().count("<svg") == len([*pictures.glob("*.svg")]) == 3
+    for place in (["--out", tmp_path], ["--out", pictures / "x.html", "--pictures", html]):
+        line = one_line(ltrag("gate", "watch", path, *place))
+        assert line.startswith(("cannot write ", "cannot write to "))
+        assert f"{place[-1]}" in line
+    assert not (pictures / "x.html").exists()
     told = json.loads(ltrag("gate", "watch", path, "--json").stdout)
     assert told["decisions"] == 19
     assert "switched off" in ltrag("gate", "watch", path, "--no-learn").stdout

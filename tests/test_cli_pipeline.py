@@ -74,5 +74,7 @@ def test_wrong_usage_is_one_line_before_anything_is_asked(files, tmp_path):
     both = ("--target-accuracy", "0.5", "--budget", "0.5")
     assert "not both" in wrong_usage(ltrag(*told, *both))
     assert "give --passages" in wrong_usage(ltrag("fit", questions, "--out", tmp_path / "rag"))
+    unknown = ltrag(*told, "--model", tmp_path, "--set", "gate.scorer=produkt")
+    assert one_line(unknown).startswith("there is no scorer 'produkt'; did you mean product?")
     missing = ltrag("answer", tmp_path, "--passages", pool, "--question", "who?")
     assert "'ltrag fit'" in one_line(missing)

@@ -118,6 +118,12 @@ def test_too_few_questions_are_refused_before_a_model_is_loaded(tmp_path):
     assert "2 calibration questions; a gate needs at least 20" in line
 
 
+def test_a_scorer_that_is_not_there_is_refused_before_a_model_is_loaded(tmp_path):
+    path = lines_file(tmp_path / "q.jsonl", *[NOVEL] * 20)
+    line = one_line(call(GATE, path, "--model", tmp_path, "--set", "scorer=produkt"))
+    assert line.startswith("there is no scorer 'produkt'; did you mean product?")
+
+
 def test_remedies_are_those_of_the_command_line(tmp_path):
     long = {**NOVEL, "question": "who? " * 2001}
     line = one_line(call(GATE, lines_file(tmp_path / "long.jsonl", long)))
@@ -232,6 +238,7 @@ def test_a_folder_or_file_that_is_no_model_is_named(tmp_path):
         (BUILD, ["--set", "keep_wrong=2"], "keep_wrong"),
         (BUILD, ["--set", "estimator=guess"], "estimator"),
         (EVALUATE, ["--rate", "1.5"], "rate must be a number, from 0 to 1"),
+        (EVALUATE, ["--methods", "filco", "--set", "filter=nonesuch"], "'nonesuch' is no model"),
         (EVALUATE, ["--set", "search=best"], "search must be one of bm25, encoder"),
         ("sgic finetune {q} --out x", ["--set", "learning_rate=0"], "learning_rate"),
         ("sgic finetune {q} --out x --batch 4", ["--set", "micro_batch=3"], "micro_batch 3"),
@@ -295,6 +302,13 @@ def test_a_gate_that_is_not_there_is_refused_at_once(place, methods):
     assert not (place / "run").exists()
 
 
+def test_too_few_questions_to_fit_a_gate_on_are_refused_at_once(place):
+    told = ("--labelled", place / "others.jsonl", "--gate", "fit", "--methods")
+    refused(evaluated(place, *told, "single"), "6 calibration questions; a gate needs at least 20")
+    assert not (place / "run").exists()
+    assert MODEL in evaluated(place, *told, "direct").stderr  # no gate is put before it
+
+
 def test_gates_of_one_name_are_refused_at_once(place):
     for folder in ("a/gate", "b/gate", "eq2"):
         (place / folder).mkdir(parents=True)
@@ -330,6 +344,19 @@ def test_a_folder_that_holds_a_fit_is_no_folder_of_a_run(place, kind):
     (place / "run").mkdir()
     (place / "run" / f"{kind}.json").write_text("{}")
     refused(evaluated(place), f"holds {kind}.json of a fit; name another folder")
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [(GATE, "gate"), (TRAIN, "dur"), (FIT, "sgic"), ("fit {q} --out {d}/out", "longtail")],
+)
+def test_a_folder_holds_one_kind_of_fit(command, kind, place):
+    (place / "out").mkdir()
+    for other in ("gate", "dur", "sgic", "longtail"):
+        (place / "out" / f"{other}.json").write_text("{}")
+        result = call(command, place / "asked.jsonl", "--model", place / "empty")
+        assert (f"holds {other}.json of a fit" in result.stderr) is (other != kind)
+        (place / "out" / f"{other}.json").unlink()
 
 
 def test_questions_that_are_learned_from_and_judged_on_are_counted(place):

@@ -115,6 +115,24 @@ def test_an_encoder_that_gives_nan_is_named(initial):
         trained(replace(SETTINGS, initial=initial), encoder=Broken())
 
 
+@pytest.mark.parametrize("candidates", [CANDIDATES, None])
+def test_an_encoder_that_gives_too_few_rows_is_named(candidates):
+    class Short(Nonsense):
+        def encode(self, texts):
+            return super().encode(texts)[1:]
+
+    validation = [replace(one, passages=(Passage("x"), Passage("y"))) for one in VALIDATION]
+    own = replace(SETTINGS, format="passages") if candidates is None else SETTINGS
+    with pytest.raises(ModelError, match=f"{len(VALIDATION) - 1} replies came.*one for each"):
+        trained(own, encoder=Short(), candidates=candidates, validation=validation)
+
+
+@pytest.mark.parametrize("bound", ["max_calls", "max_tokens"])
+def test_a_bound_that_is_no_number_is_refused_before_anything_is_encoded(bound):
+    with pytest.raises(InvalidInput, match=f"{bound} must be a whole number, or None, got str '3'"):
+        trained(SETTINGS, encoder=object(), **{bound: "3"})
+
+
 @pytest.mark.parametrize("bound", ["max_calls", "max_tokens"])
 def test_a_run_stops_cleanly_at_its_bound_and_goes_on_beyond_it(bound, tmp_path):
     whole, llm = trained(SETTINGS), moody_llm()

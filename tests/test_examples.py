@@ -86,6 +86,21 @@ def test_an_application_starts_with_documents_and_a_server_and_learns_from_what_
         assert len(store.records(0, 10)) == 5, "the second run goes on where the first ended"
 
 
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--documents", "no text in {gone}; name a folder of .txt and .md files"),
+        ("--questions", "No such file or directory: '{gone}'"),
+    ],
+)
+def test_an_application_names_what_it_cannot_read(ran, tmp_path, capsys, option, says):
+    gone = tmp_path / "gone"
+    with pytest.raises(SystemExit, match="2"):
+        ran("start_from_nothing.py", option, gone, "--store", tmp_path / "app.sqlite")
+    assert says.format(gone=gone) in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
 def test_an_application_starts_with_nothing_at_all(ran, tmp_path):
     printed = ran("start_from_nothing.py", "--limit", 1, "--store", tmp_path / "app.sqlite")
     assert "when was the worlds first laptop computer introduced" in printed

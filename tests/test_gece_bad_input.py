@@ -115,6 +115,7 @@ def test_parts_of_a_fit_that_are_something_else():
     refused(InvalidInput, r"signals\['a'\] must be a function.*got str 'len'", signals={"a": "len"})
     refused(InvalidInput, r"settings must be GECESettings.*got dict", settings={"samples": 3})
     refused(InvalidInput, "frequencies must be WordFrequencies.*got str 'de'", frequencies="de")
+    refused(InvalidInput, r"retrieval_cost must be a .*Usage\(calls.*got int 5", retrieval_cost=5)
     refused(InvalidInput, "correct must be a model, or a function.*'contains'", correct="contains")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import math
 import random
 import re
 import threading
@@ -19,6 +20,7 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.graph import START, MessagesState, StateGraph
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response import schema
+from llama_index.core.query_engine import CustomQueryEngine
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -293,6 +295,27 @@ def test_a_stream_is_watched_when_it_has_ended(gate):
     assert router.monitor.audits == 1
 
 
+async def test_a_stream_that_is_left_counts_and_is_compared_with_nothing(gate):
+    def cut_off(text):
+        yield "City 8"
+        raise ConnectionError("cut off")
+
+    async def acut_off(text):
+        for piece in cut_off(text):
+            yield piece
+
+    always = replace(gate, fitted=replace(gate.fitted, threshold=-math.inf))
+    router = langchain.GECERouter(always, RunnableLambda(cut_off, acut_off), audit_rate=1.0)
+    pieces = router.stream(QUESTIONS[8])
+    assert next(pieces) == "City 8"
+    pieces.close()
+    with pytest.raises(ConnectionError):
+        [piece async for piece in router.astream(QUESTIONS[8])]
+    assert router.settle()
+    assert (router.monitor.decisions, router.monitor.retrieved) == (2, 1.0)
+    assert [record.sampled for record in router._watch._store.records()] == [False, False]
+
+
 async def test_an_engines_stream_is_watched_when_it_has_ended(gate):
     class Streaming(BaseQueryEngine):
         def _get_prompt_modules(self):
@@ -316,6 +339,31 @@ async def test_an_engines_stream_is_watched_when_it_has_ended(gate):
     response = await router.aquery(QUESTIONS[8])
     assert [piece async for piece in response.async_response_gen()] == ["City", " 8"]
     assert router.monitor.decisions == 2
+
+
+async def test_an_engines_stream_that_is_left_counts_and_is_compared_with_nothing(gate):
+    class Streaming(CustomQueryEngine):
+        def custom_query(self, query_str):
+            return schema.StreamingResponse(piece for piece in ("City", " 8"))
+
+        async def acustom_query(self, query_str):
+            async def pieces():
+                for piece in ("City", " 8"):
+                    yield piece
+                raise ConnectionError("cut off")
+
+            return schema.AsyncStreamingResponse(pieces())
+
+    always = replace(gate, fitted=replace(gate.fitted, threshold=-math.inf))
+    router = llama_index.GECERouter(always, Streaming(), audit_rate=1.0)
+    pieces = router.query(QUESTIONS[8]).response_gen
+    assert next(pieces) == "City"
+    pieces.close()
+    with pytest.raises(ConnectionError):
+        [piece async for piece in (await router.aquery(QUESTIONS[8])).async_response_gen()]
+    assert router.settle()
+    assert (router.monitor.decisions, router.monitor.retrieved) == (2, 1.0)
+    assert [record.sampled for record in router._watch._store.records()] == [False, False]
 
 
 def test_the_threads_of_a_router_end_with_it(gate):
@@ -410,6 +458,8 @@ def test_what_is_no_store_or_no_share_is_refused(gate, tmp_path):
     wrong.write_text("not a store")
     with pytest.raises(CacheUnreadable, match=r"no decision store.*not a SQLite file"):
         Watch(gate, store=wrong)
+    with pytest.raises(InvalidInput, match="must be the path of a decision store, got int 3"):
+        Watch(gate, store=3)
     for rate in (-0.1, 1.5, True):
         with pytest.raises(InvalidInput, match="share from 0 to 1"):
             Watch(gate, audit_rate=rate)

@@ -139,6 +139,16 @@ def shots_of(pool, *, shots, **settings) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("preselect", ["bm25", "encoder", "none"])
+def test_a_copy_of_a_selector_chooses_as_before(preselect):
+    selector = DURExampleSelector(trained(preselect=preselect), examples(20), k=4)
+    chosen = selector.select_examples(ASKED)
+    twin = copy.deepcopy(selector)
+    assert twin.select_examples(ASKED) == chosen
+    twin.add_example(LATE)
+    assert selector.select_examples(ASKED) == chosen
+
+
+@pytest.mark.parametrize("preselect", ["bm25", "encoder", "none"])
 def test_the_selector_chooses_what_the_core_chooses_before_and_after_it_grew(preselect):
     selector = DURExampleSelector(trained(preselect=preselect), examples(20), k=4)
     assert isinstance(selector, BaseExampleSelector)

@@ -99,6 +99,18 @@ async def test_a_query_is_needed():
             await DURReranker(trained()).apostprocess_nodes(given)
 
 
+async def test_bare_nodes_are_ranked_and_what_are_no_nodes_is_refused():
+    reranker, given = DURReranker(trained()), nodes()
+    bare = [found.node for found in given]
+    ranked = [n.node_id for n in reranker.postprocess_nodes(given, query_str=QUESTION)]
+    assert [n.node_id for n in reranker.postprocess_nodes(bare, query_str=QUESTION)] == ranked
+    for wrong in (None, [None], "text"):
+        with pytest.raises(InvalidInput, match="nodes must be LlamaIndex nodes, got"):
+            reranker.postprocess_nodes(wrong, query_str=QUESTION)
+        with pytest.raises(InvalidInput, match="nodes must be LlamaIndex nodes, got"):
+            await reranker.apostprocess_nodes(wrong, query_str=QUESTION)
+
+
 def test_a_reranker_that_became_a_dictionary_or_json_ranks_as_before(monkeypatch):
     before = DURReranker(trained(LlamaIndexEncoder(LlamaIndexLetters())), top_n=3, sigma=0.01)
     found = dumped(before.postprocess_nodes(nodes(), query_str=QUESTION))

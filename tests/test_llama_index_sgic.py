@@ -149,8 +149,9 @@ async def test_nodes_without_a_score_and_retrievers_of_ours_are_taken():
         await calibrator.asynthesize(QUESTION, [bare], [bare]),
     ):
         assert [(one.node, one.score) for one in response.source_nodes] == [(bare, None)] * 2
-    with pytest.raises(InvalidInput, match="nodes must be LlamaIndex nodes, got str"):
-        calibrator.synthesize(QUESTION, ["a text"])
+    for wrong in (["a text"], None):
+        with pytest.raises(InvalidInput, match="nodes must be LlamaIndex nodes, got"):
+            calibrator.synthesize(QUESTION, wrong)
     engine = calibrator.query_engine(BM25Retriever(THREE))
     assert [one.text for one in engine.query(THREE[0].text).source_nodes][:1] == [THREE[0].text]
     with pytest.raises(InvalidInput, match="retriever must be"):

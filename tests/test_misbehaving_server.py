@@ -1,6 +1,7 @@
 """What the three clients make of a server that misbehaves, sync and async."""
 
 import asyncio
+import json
 import math
 import re
 from collections.abc import Callable
@@ -122,6 +123,13 @@ def test_a_reply_that_cannot_be_used_is_named_not_kept_and_asked_for_again(
     assert (healed.text, len(healed.tokens)) == ("Jane Austen", 2)
     assert generate(cached, ["Who wrote Emma?"]) == healed
     assert len(chaos.sent) == 2
+
+
+def test_a_byte_order_mark_before_a_reply_is_no_part_of_it(llm, generate, chaos):
+    chaos.will(GOOD)
+    plain = generate(llm, ["Who wrote Emma?"])
+    chaos.will(b"\xef\xbb\xbf" + json.dumps(GOOD).encode())
+    assert generate(llm, ["Who wrote Emma?"]) == plain
 
 
 def test_a_log_probability_that_can_be_none_says_which_remedy_helps(llm, generate, chaos):

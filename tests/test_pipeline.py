@@ -17,6 +17,7 @@ from ltrag_plugins.evaluate import LongTailRAG, LongTailSettings
 from ltrag_plugins.evaluate.choice import ALWAYS, Goal, Trials, Way
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.flow import run
+from ltrag_plugins.gece import GECESettings
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import Calibration, ScoreScale, SGICSettings
@@ -257,7 +258,7 @@ def test_questions_on_which_the_model_fails_are_left_out_and_named(caplog):
 
 
 def test_wrong_inputs_are_named_before_anything_is_asked():
-    house = House()
+    house, unknown = House(), LongTailSettings(gate=GECESettings(scorer="produkt"))
     for error, name, given in (
         (CalibrationError, "20", {"questions": houses(5)}),
         (InvalidInput, "one string", {"questions": "who wrote Emma?"}),
@@ -267,6 +268,7 @@ def test_wrong_inputs_are_named_before_anything_is_asked():
         (InvalidInput, "retriever", {"retriever": object()}),
         (InvalidInput, "llm", {"llm": object()}),
         (InvalidInput, "above 0.025, or give more", {"settings": settings(held_out=0.01)}),
+        (InvalidInput, "no scorer 'produkt'; did you mean product", {"settings": unknown}),
     ):
         with pytest.raises(error, match=name):
             fitted(house, **given)

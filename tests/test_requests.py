@@ -1,8 +1,11 @@
 """Requests to servers: each answer kept when it comes, in bounded number, time and size."""
 
 import asyncio
+import copy
 import gc
 import json
+import pickle
+import re
 import sqlite3
 import threading
 import warnings
@@ -20,7 +23,7 @@ from client_parts import CLIENTS, chat_openai, ours
 from llama_index.core.llms.callbacks import llm_completion_callback
 from openai_server import Answer, Server, answering, completion
 
-from ltrag_plugins.errors import CacheUnreadable, ModelFailed, ModelUnavailable
+from ltrag_plugins.errors import CacheUnreadable, InvalidInput, ModelFailed, ModelUnavailable
 from ltrag_plugins.evaluate import Cell, evaluate
 from ltrag_plugins.flow import World, ask, run_many
 from ltrag_plugins.langchain import LangChainLLM
@@ -29,6 +32,7 @@ from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.concurrency import RequestLLM
 from ltrag_plugins.llm.openai import OpenAICompatibleLLM
 from ltrag_plugins.methods import METHODS
+from ltrag_plugins.sgic import Calibrator
 from ltrag_plugins.types import Generation, GenerationSettings, Question
 from tests.langchain_parts import FunctionChat
 from tests.llama_index_parts import FunctionLLM
@@ -521,3 +525,27 @@ def test_connections_of_a_loop_that_has_ended_are_no_failure():
         for _ in range(3):
             assert len(asyncio.run(llm.agenerate(["one", "two", "three"]))) == 3
             sleep(0.05)  # an expired connection is closed by whoever comes next
+
+
+# --- a model in copies and other processes
+
+
+@pytest.mark.parametrize("maker", CLIENTS)
+def test_for_another_process_a_model_says_where_to_make_it(maker, tmp_path):
+    llm = CLIENTS[maker]("http://localhost:1/v1")
+    why = rf"{re.escape(llm.name)} cannot be .* another process\. Make it there, in a function"
+    for kept in llm, CachedLLM(llm, tmp_path / "answers.sqlite"):
+        with pytest.raises(InvalidInput, match=why):
+            pickle.dumps(kept)
+
+
+@pytest.mark.parametrize("maker", CLIENTS)
+def test_a_copy_of_a_component_shares_its_model(maker):
+    with answering(lambda prompt: completion("Jane Austen", 0.5)) as server:
+        calibrator = Calibrator(CLIENTS[maker](server.base_url))
+        answer = calibrator.answer("Who wrote Emma?", [])
+        for copied in copy.copy, copy.deepcopy:
+            twin = copied(calibrator)
+            assert twin is not calibrator
+            assert twin.llm is calibrator.llm
+            assert twin.answer("Who wrote Emma?", []) == answer

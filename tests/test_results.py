@@ -350,7 +350,11 @@ def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
         ("The round {}, for 13 calls", "steps_gsm8k", "steps calibrated"),
         ("are the right ones, it {},", "tags_hotpotqa", "key passages tagged"),
         ("on hotpotqa the last answer {} of the 200;", "rounds_hotpotqa", "1 round, last"),
-        ("others the surer answer {}, the look", "comparisons_hotpotqa", "1 round, least uncertain"),
+        (
+            "others the surer answer {}, the look",
+            "comparisons_hotpotqa",
+            "1 round, least uncertain",
+        ),
         ("surest passages {}. Over all 171", "comparisons_hotpotqa", "cut to 2, least uncertain"),
         ("where its answer is surer, {} of 200", "encoder_nq", "cut to 1, least uncertain"),
         (

@@ -17,7 +17,7 @@ from llama_index_instrumentation import get_dispatcher
 from ltrag_plugins import langchain, llama_index
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.gece import GECESettings
-from ltrag_plugins.langchain.fitting import Meter
+from ltrag_plugins.langchain.fitting import Meter, _example_of
 from ltrag_plugins.llama_index.fitting import _answers_of, question_of
 from ltrag_plugins.llama_index.gate import answer_of
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -107,6 +107,33 @@ async def test_a_chain_that_can_only_be_awaited_is_fitted_too():
     assert "pays" in str(report)
 
 
+class AwaitedEngine(Engine):
+    loops: set
+
+    def custom_query(self, query_str: str) -> str:
+        raise NotImplementedError("await it")
+
+    async def acustom_query(self, query_str: str) -> str:
+        self.loops.add(asyncio.get_running_loop())
+        return super().custom_query(query_str)
+
+
+async def test_an_engine_that_can_only_be_awaited_is_fitted_and_audited_too():
+    here = asyncio.get_running_loop()
+    engine = AwaitedEngine(llm=FunctionLLM(knows_the_odd), asked=[], loops=set())
+    how = {"llm": engine.llm, "questions": TEXTS, "settings": SETTINGS, "audit_rate": 1.0}
+    router = llama_index.GECERouter.fit(engine, **how)
+    assert sorted(engine.asked) == sorted(TEXTS)
+    assert len(engine.loops - {here}) == 1  # as a client's connections have one
+    [report, same] = [router.gate.report, LlamaIndex().fit(TEXTS).gate.report]
+    assert (report.retrieval_rate, report.auroc) == (same.retrieval_rate, same.auroc)
+    known = "Which city is number 41 of the list?"
+    assert str(await router.aquery(known)) == "City 41"
+    assert await asyncio.to_thread(router.settle)
+    assert (router.monitor.audits, engine.asked[len(TEXTS) :]) == (1, [known])
+    assert here in engine.loops
+
+
 def test_accepted_answers_are_the_labels_where_they_are_given(room):
     labelled = [
         {"question": TEXTS[0], "answers": "no idea 0"},
@@ -140,8 +167,10 @@ def test_an_answer_may_be_a_number_or_missing(answers):
 def test_what_are_no_answers_is_refused_and_not_taken_for_their_text():
     squad = {"text": ["1815"], "answer_start": [3]}
     for answers in (squad, [None], float("nan"), [float("nan")], [["1815"]], object()):
-        with pytest.raises(InvalidInput, match="where they are known, 'answers'"):
-            question_of({"question": "When was Emma published?", "answers": answers})
+        asked = {"question": "When was Emma published?", "answers": answers}
+        for read in (question_of, lambda one: _example_of(one, RunnableLambda(str), "question")):
+            with pytest.raises(InvalidInput, match="'answers' are a text or a list of texts, got"):
+                read(asked)
 
 
 def test_what_the_chain_cannot_answer_is_left_out(room, caplog):

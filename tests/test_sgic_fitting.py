@@ -578,6 +578,7 @@ def test_a_failing_round_ends_the_rounds_of_its_questions_alone(which, rounds, e
     ({"metric": "bleu"}, InvalidInput, "metric"),
     ({"level": 1.0}, InvalidInput, "level"),
     ({"cut_to": (0,)}, InvalidInput, "cut_to"),
+    ({"cut_to": 2}, InvalidInput, "cut_to must be a list of whole numbers, got int 2"),
     ({"samples": -1}, InvalidInput, "samples"),
     ({"samples": "many"}, InvalidInput, "samples"),
     ({"settings": {"rounds": 1}}, InvalidInput, "must be SGICSettings.*got dict"),

@@ -454,6 +454,7 @@ ORACLE = SGICSettings(rounds=5, source="oracle")
     ({"question": " \n"}, EmptyQuestion, "has no words"),
     ({"question": "?!"}, EmptyQuestion, "has no words"),
     ({"passages": "text"}, InvalidInput, "passage 1 is a str"),
+    ({"passages": None}, InvalidInput, "passages must be a list of.*an empty one, got NoneType"),
     ({"passages": [CASTLE, "text"]}, InvalidInput, "passage 2 is a str"),
     ({"scale": ScoreScale("entropy")}, ArtifactMismatch, "'entropy'.*'product'"),
     ({"settings": ORACLE, "truth": Truth((True,), ("a",))}, InvalidInput, "about 1 .* are 3"),

@@ -1,5 +1,8 @@
 """The first token's vector, beside sentence-transformers' own pooling and a plain forward pass."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +10,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers import BertConfig, BertModel, BertTokenizerFast, RobertaConfig, RobertaModel
 
+from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.errors import ModelError
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.cached import CachedEncoder
@@ -40,6 +44,15 @@ def test_it_is_an_encoder(encoder):
     assert encoder.encode(TEXTS).shape == (5, 16)
     assert encoder.encode(TEXTS).dtype == np.float32
     assert encoder.encode([]).shape == (0, 16)
+
+
+def test_in_a_copy_of_a_ranker_it_is_itself_and_in_another_process_it_encodes_alike(encoder):
+    ranker = DURRanker.untrained(encoder)
+    assert copy.deepcopy(ranker).encoder is encoder
+    sent = pickle.loads(pickle.dumps(ranker)).encoder
+    assert sent is not encoder
+    assert sent.name == encoder.name
+    assert np.array_equal(sent.encode(TEXTS), encoder.encode(TEXTS))
 
 
 def test_its_vectors_are_those_of_a_plain_forward_pass(encoder):

@@ -1,8 +1,10 @@
 """The local model: the contract of every model, and plain transformers as the second route."""
 
+import copy
 import io
 import json
 import math
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -43,6 +45,12 @@ def saved(llm, folder):
 @pytest.fixture(scope="module")
 def small(smollm2):
     return TransformersLLM(tiny(width=16), smollm2.tokenizer, label="tiny")
+
+
+def test_a_copy_is_itself_and_another_process_has_to_load_it(small):
+    assert copy.deepcopy([small])[0] is small
+    with pytest.raises(InvalidInput, match=r"^tiny.* another process\. Make it there"):
+        pickle.dumps(small)
 
 
 class TestSmolLM2(ScoringContract):

@@ -74,7 +74,8 @@ def _train(
     # a format that shows nothing of these candidates is refused before a model is loaded
     shots_of_one = (candidates or questions[0].passages)[:1]
     dur.FORMATS[str(settings.format)].prompt(shots_of_one, questions[0])
-    for folder in filter(None, (out, checkpoint, pictures)):
+    options.checked_out(out, "dur")
+    for folder in filter(None, (checkpoint, pictures)):
         io.checked_folder(folder)
     draw = None
     if pictures is not None:  # without matplotlib it is refused before the work

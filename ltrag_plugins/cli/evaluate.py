@@ -97,6 +97,7 @@ def _evaluate(
     from ltrag_plugins.evaluate.run import check_asked, check_begun
     from ltrag_plugins.evaluate.spec import EQ2, metrics_named
     from ltrag_plugins.flow import World
+    from ltrag_plugins.gece.labels import check_count
 
     # what cannot end well is refused before a model is loaded
     [run] = options.changed(words, _RunSettings())
@@ -111,6 +112,7 @@ def _evaluate(
         raise InvalidInput("name at least one method with --methods; 'ltrag methods' lists them")
     if run.filter is not None and all(cell and cell.method.name != "filco" for cell in named):
         raise InvalidInput("filter=MODEL is for the method filco; add it to --methods")
+    options.checked_model(run.filter)
     head = None if run.head is None else Path(run.head).expanduser()
     if encoder == "none" and (head or run.search == "encoder"):
         what = "a head" if head else "search=encoder"
@@ -127,9 +129,7 @@ def _evaluate(
             raise InvalidInput(f"{EQ2} is the name of --gate paper; name the folder otherwise")
         if one.is_saved:
             options.noted("gate", Path(one.spec).expanduser())
-    folder = RunFolder(out.expanduser())
-    if kinds := [kind for kind in options.FITTED if (folder.path / f"{kind}.json").is_file()]:
-        raise InvalidInput(f"{out} holds {kinds[0]}.json of a fit; name another folder for the run")
+    folder = RunFolder(options.checked_out(out.expanduser()))
     every = read_questions(questions, require_answers=True)
     found, others = every[:limit], []
     check_asked(found, [cell for cell in named if cell is not None])
@@ -141,13 +141,16 @@ def _evaluate(
     vectors = None if encoder == "none" else _LATER
     outline = World(_LATER, _LATER if run.recorded or pool else None, vectors)
     alone = _alone(named, outline, others, recorded=bool(run.recorded))
-    names = [cell.name for cell in gated_cells(alone, gatings, run.seeds)]
+    rows = gated_cells(alone, gatings, run.seeds)
+    names = [row.name for row in rows]
     for name in names:
         if names.count(name) > 1:
             remedy = "give each gate once, and their folders names of their own"
             raise InvalidInput(f"two gates make a row {name}; {remedy}")
     if run.compare is not None and run.compare not in names:
         raise InvalidInput(f"compare={run.compare} is no row; there will be {', '.join(names)}")
+    if "fit" in words_of_gates and any(row.gate is not None for row in rows):
+        check_count(others)
     load = partial(_world, model, encoder, run, pool)
     same: dict[str, Any] = {"metrics": measures, "labelled": others, "trace": run.trace}
     files = [p.name for p in (questions, labelled, passages, *_recorded(run)) if p]
@@ -277,10 +280,7 @@ def _report(
     from ltrag_plugins.report import write_report
     from ltrag_plugins.report.escaping import size_of
 
-    if out is not None and out.is_dir():
-        raise InvalidInput(f"cannot write {out}: it is a folder")
-    for folder in filter(None, (out and out.parent, pictures)):
-        io.checked_folder(folder)
+    io.checked_page(out, pictures)
     with io.working("drawing"):
         written = write_report(run, out, pictures_to=pictures, compared=compare)
     if written.run.missing:

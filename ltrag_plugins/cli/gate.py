@@ -41,13 +41,14 @@ def _fit(
 
     [dim]ltrag gate fit questions.jsonl --passages pool.jsonl.gz --rate 0.2 --out gate/[/]
     """
-    from ltrag_plugins.gece.labels import check_count
+    from ltrag_plugins.gece.labels import check_count, check_scorer
     from ltrag_plugins.gece.settings import Targets
     from ltrag_plugins.methods.direct import single_retrieval
     from ltrag_plugins.retrieval.bm25 import BM25Retriever
 
     settings, targets = options.changed(words, gece.GECESettings(), Targets(), target_rate=rate)
-    io.checked_folder(out)
+    check_scorer(settings)
+    options.checked_out(out, "gate")
     needed = passages is None
     try:
         checks: Any = {"require_answers": needed, "check": _askable(settings)}
@@ -182,13 +183,14 @@ def _watch(
 
     if not store.exists():  # a router would make it
         raise InvalidInput(f"there is no {store}; name the file that GECERouter(store=...) writes")
+    target = page or (pictures and store.with_suffix(".html"))
+    io.checked_page(target, pictures)
     with DecisionStore(store) as kept:
         if learning is not None:
             kept.note("off", "" if learning else "off")
-        if page is not None or pictures is not None:
+        if target is not None:
             from ltrag_plugins.report.watch_figures import watch_page
 
-            target = page or store.with_suffix(".html")
             watch_page(kept, target, pictures)
             io.say(f"the page is {target}")
         io.show(stored_monitor(kept), as_data)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ltrag_plugins.errors import InvalidInput
+
 if TYPE_CHECKING:  # numpy and rich's bars would slow --help down
     from rich.progress import Progress
 
@@ -35,6 +37,14 @@ def checked_folder(path: Path) -> Path:
             with suppress(OSError):  # not made, or already of use to somebody
                 part.rmdir()
     return path
+
+
+def checked_page(page: Path | None, pictures: Path | None) -> None:
+    """Refuse what a page, or its pictures, cannot be written to, before anything is drawn."""
+    if page is not None and page.is_dir():
+        raise InvalidInput(f"cannot write {page}: it is a folder; name a file in it")
+    for folder in filter(None, (page and page.parent, pictures)):
+        checked_folder(folder)
 
 
 def say(message: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ltrag_plugins.cli.io import say, working
+from ltrag_plugins.cli.io import checked_folder, say, working
 from ltrag_plugins.data import read_passages
 from ltrag_plugins.errors import InvalidInput, LtragError, UnreadableArtifact
 from ltrag_plugins.settings import with_values
@@ -71,7 +71,8 @@ def option(
     return typer.Option(*names, help=help, rich_help_panel=panel, **more)
 
 
-def _checked_model(spec: str | None) -> str | None:
+def checked_model(spec: str | None) -> str | None:
+    """What names a model, or nothing; else wrong usage."""
     if spec is None or _is_model(spec):
         return spec
     raise typer.BadParameter(
@@ -94,8 +95,8 @@ class Opt:
     Pool = Annotated[Path | None, option("Data", "Passages that 'passage_ids' name.", "--pool")]
     OwnPassages = Annotated[bool, option("Data", "Rank each question's own.", "--own-passages")]
     Limit = Annotated[int | None, option("Data", "Only the first so many questions.", min=1)]
-    Model = Annotated[str, option("Model", _MODEL, callback=_checked_model)]
-    NotedModel = Annotated[str | None, option("Model", _NOTED, callback=_checked_model)]
+    Model = Annotated[str, option("Model", _MODEL, callback=checked_model)]
+    NotedModel = Annotated[str | None, option("Model", _NOTED, callback=checked_model)]
     Encoder = Annotated[str, option("Model", _ENCODER, callback=_checked_encoder)]
     NotedEncoder = Annotated[str | None, option("Model", _NOTED, callback=_checked_encoder)]
     Rounds = Annotated[
@@ -126,6 +127,15 @@ def changed(words: Sequence[str] | None, *settings: Any, **options: object) -> l
         return [with_values(one, mine) for one, mine in zip(settings, given, strict=True)]
     except InvalidInput as error:
         raise typer.BadParameter(f"{error}; 'ltrag settings' lists what can be set") from error
+
+
+def checked_out(folder: Path, kind: str = "") -> Path:
+    """The folder, if it can be written to and holds no fit of another kind than this one: they
+    would share one note of MODEL and ENCODER."""
+    checked_folder(folder)
+    if others := [one for one in FITTED if one != kind and (folder / f"{one}.json").is_file()]:
+        raise InvalidInput(f"{folder} holds {others[0]}.json of a fit; name another folder")
+    return folder
 
 
 def pool_of(path: Path | None, questions: Sequence[Question]) -> list[Passage]:

@@ -37,13 +37,15 @@ def _fit(
     [dim]ltrag fit questions.jsonl --passages pool.jsonl.gz --cache answers.sqlite --out rag/[/]
     """
     from ltrag_plugins.evaluate import Goal, LongTailRAG, LongTailSettings
+    from ltrag_plugins.gece.labels import check_scorer
     from ltrag_plugins.retrieval.bm25 import BM25Retriever
 
     aim = None if budget is not None and target_accuracy == "always" else target_accuracy
     told = {"target_accuracy": _share(aim), "budget": budget}
     [settings] = options.changed(words, LongTailSettings(), k=k)
     options.changed(None, Goal(), **told)  # refused before anything is read
-    io.checked_folder(out)
+    check_scorer(settings.gate)
+    options.checked_out(out, "longtail")
     found = read_questions(questions, limit=limit)
     pool = options.pool_of(passages, found)
     if not pool:

@@ -47,7 +47,7 @@ def _fit(
     counts = [*filter(None, map(str.strip, cut_to.split(",")))]
     if not all(count.isdecimal() and int(count) for count in counts):
         raise typer.BadParameter(f"{cut_to!r} is no list of whole numbers from 1 on, such as 1,2,3")
-    io.checked_folder(out)
+    options.checked_out(out, "sgic")
     found = _asked(questions, limit, pool)
     llm, vectors = options.load_llm(model, cache=cache), options.load_encoder(encoder)
     tried = {"cut_to": tuple(map(int, counts)), "samples": samples, **asdict(how)}

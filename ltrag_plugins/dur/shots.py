@@ -32,6 +32,7 @@ _WORD_OR_SIGN = re.compile(r"""\w+|[^\w\s.,;:!?…¿¡'"‘’“”«»、。]"
 _Picks = Int[np.ndarray, " picks"]
 _Vector = Float[np.ndarray, " dim"]
 _Vectors = Float[np.ndarray, "rows dim"]
+_adding = threading.Lock()  # of no pool, as a pool is copied
 
 
 @final
@@ -194,7 +195,6 @@ class ExamplePool(Generic[_T]):
             raise InvalidInput(f"{told} alone; train one with DURSettings(encoded='question')")
         self._encode = ranker.encoder.encode
         self._ranked = partial(ShotRanker.learned, ranker, shots=shots, sigma=sigma)
-        self._lock = threading.Lock()
         self._questions: list[Question] = []
         self._rows: list[_Vectors] = []
         self._pool: tuple[tuple[_T, ...], ShotRanker | None] = (), None
@@ -204,7 +204,7 @@ class ExamplePool(Generic[_T]):
         if not questions:
             return
         rows = self._encode(list(questions)).astype(float)
-        with self._lock:
+        with _adding:
             self._questions += map(Question, questions)
             self._rows.append(rows)
             ranker = self._ranked(tuple(self._questions), vectors=np.concatenate(self._rows))

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import Literal, final
@@ -40,7 +41,7 @@ from ltrag_plugins.errors import (
     checked,
     require,
 )
-from ltrag_plugins.flow import Observer
+from ltrag_plugins.flow import Observer, World, embed, run
 from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.types import Question
@@ -155,6 +156,8 @@ class DURTrainer:
             ArtifactMismatch: the checkpoint belongs to another run.
             ModelFailed: the model raised; the batches before are in the checkpoint.
         """
+        for name, most in (("max_calls", max_calls), ("max_tokens", max_tokens)):
+            checked(most, Integral | None, name, "a whole number, or None")
         validation, candidates = [*validation], candidates if candidates is None else [*candidates]
         settings, cases = self.settings, self._cases(candidates, validation)
         order, count = np.arange(len(cases)), settings.questions_learned(len(cases))
@@ -212,16 +215,16 @@ class DURTrainer:
         """Each question with the candidates that are ranked for it, all encoded."""
         _check(validation, candidates)
         of = partial(text_of, encoded=self.settings.encoded)
-        asked = self.encoder.encode([of(q, asked=True) for q in validation]).astype(float)
+        asked = self._encoded([of(q, asked=True) for q in validation])
         pairs = [*zip(validation, asked, strict=True)]
         if candidates is None:
             texts = list(dict.fromkeys(text_of(p) for q in validation for p in q.passages))
-            rows = dict(zip(texts, self.encoder.encode(texts).astype(float), strict=True))
+            rows = dict(zip(texts, self._encoded(texts), strict=True))
             own = (np.stack([rows[text_of(p)] for p in q.passages]) for q in validation)
             return [
                 TrainingCase(*pair, pair[0].passages, v) for pair, v in zip(pairs, own, strict=True)
             ]
-        vectors = self.encoder.encode([of(c) for c in candidates]).astype(float)
+        vectors = self._encoded([of(c) for c in candidates])
         preselector = Preselector.of(self.settings, candidates, vectors)
         cases = []
         for question, vector in pairs:
@@ -232,6 +235,9 @@ class DURTrainer:
             chosen = tuple(candidates[i] for i in picks)
             cases.append(TrainingCase(question, vector, chosen, vectors[picks]))
         return cases
+
+    def _encoded(self, texts: Sequence[str]) -> Float[np.ndarray, "texts dim"]:
+        return run(embed(*texts), World(encoder=self.encoder)).astype(float)
 
     def _choice(
         self, seen: _Cases, held_out: _Cases, trained: Head, start: Head, observers: _Observers

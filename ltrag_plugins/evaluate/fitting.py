@@ -24,7 +24,6 @@ from ltrag_plugins.errors import (
     InvalidInput,
     LtragError,
     NoTokenProbabilities,
-    require,
 )
 from ltrag_plugins.evaluate.choice import Goal, Trials, Way
 from ltrag_plugins.evaluate.pipeline import LongTailAnswer, LongTailRAG, LongTailSettings
@@ -129,7 +128,7 @@ def fit(
     on_stage: Callable[[str], None],
 ) -> _Pipeline:
     """See `LongTailRAG.fit`."""
-    require("fit")
+    labels.check_scorer(bench.settings.gate)
     world = bench.world
     labels.check_count(questions)
     labels.check_world(world)

@@ -13,7 +13,7 @@ import numpy as np
 from ltrag_plugins import artifacts
 from ltrag_plugins.calibration import Isotonic, Platt
 from ltrag_plugins.data import digest_of
-from ltrag_plugins.errors import ArtifactMismatch
+from ltrag_plugins.errors import ArtifactMismatch, checked
 from ltrag_plugins.flow import Flow, Observer, World, arun, run, run_many
 from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Decision
@@ -123,6 +123,8 @@ class GECEGate:
         target = asdict(Targets(target_rate, target_accuracy, budget))
         fitting = partial(fit_outcomes, **target, settings=settings, frequencies=frequencies)
         world = World(llm=llm, retriever=retriever, encoder=encoder)
+        wanted = "a gece.savings.Usage(calls, tokens, seconds)"
+        checked(retrieval_cost, Usage | None, "retrieval_cost", wanted)
         check_count(questions)
         asked = [Question(q) if isinstance(q, str) else q for q in questions]
         seconds = None
@@ -176,13 +178,13 @@ class GECEGate:
                 that this model does not have.
             MissingExtra: it reads word frequencies of a language: the extra `frequency`.
         """
-        path, world = Path(folder), World(llm=llm, encoder=encoder)
+        world = World(llm=llm, encoder=encoder)
         check_world(world)
-        parts, arrays = read_gate(path)
+        parts, arrays = read_gate(folder)
         for part, name in names_of(world).items():
             if parts[part] != name:
                 raise ArtifactMismatch(
-                    f"the gate in {path} was fitted with {part} {parts[part]!r}, not {name!r}; "
+                    f"the gate in {folder} was fitted with {part} {parts[part]!r}, not {name!r}; "
                     "pass that one, or fit a gate for this one"
                 )
         fitted, report = parts["gate"], parts["report"]
@@ -191,8 +193,8 @@ class GECEGate:
         along = {n.removeprefix("along."): a for n, a in arrays.items() if n.startswith("along.")}
         if along and not isinstance(llm, GradientLLM):
             raise ArtifactMismatch(
-                f"the gate in {path} reads gradients, and {llm.name} has none. Load local weights "
-                "with TransformersLLM, or fit a gate with gradients='never'."
+                f"the gate in {folder} reads gradients, and {llm.name} has none. Load local "
+                "weights with TransformersLLM, or fit a gate with gradients='never'."
             )
         own, data = own_signals(signals), parts.get("data", "")
         return cls(fitted, world, report, along or None, own, data)
@@ -271,13 +273,13 @@ class GECEGate:
         return "\n".join([*lines, *(f"  {a:<{wide}}  {b:>{high}}  {c}" for a, b, c in rows)])
 
 
-def read_gate(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_gate(folder: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What a saved gate consists of, its `gate` and `report` among it, and its arrays."""
     remedy = "Fit it again: GECEGate.fit(...).save(folder), or 'ltrag gate fit'."
     with artifacts.reading(f"{folder} holds no readable gate", remedy):
         kinds = (FittedGate, FitReport, *_SCORERS, *_LEARNED, *_GIVEN)
         known: Any = {"parts": ("llm", "encoder", "gate", "report"), "optional": ("data",)}
-        parts, arrays = artifacts.read(folder, "gate", kinds=kinds, format=_FORMAT, **known)
+        parts, arrays = artifacts.read(Path(folder), "gate", kinds=kinds, format=_FORMAT, **known)
         fitted, report = parts["gate"], parts["report"]
         if not isinstance(fitted, FittedGate) or not isinstance(report, FitReport):
             raise ValueError("gate.json holds something else than a gate and its report")

@@ -4,9 +4,10 @@ where retrieval changes the answer."""
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
@@ -235,6 +236,17 @@ def check_count(questions: Collection[object]) -> None:
     if len(questions) < FEWEST_QUESTIONS:
         found = f"{len(questions) or 'no'} calibration questions"
         raise CalibrationError(f"{found}; a gate needs at least {FEWEST_QUESTIONS}, better 200")
+
+
+def accepted_in(entries: Mapping[str, Any]) -> tuple[str, ...]:
+    """The accepted answers of a calibration question: a text or a number, or several."""
+    answers: Any = entries.get("answers")
+    if answers is None or isinstance(answers, str | Real):
+        answers = () if answers is None else (answers,)
+    known = isinstance(answers, Collection) and not isinstance(answers, Mapping)
+    if known and all(isinstance(a, str | Real) and a == a for a in answers):  # no NaN
+        return tuple(map(str, answers))
+    raise InvalidInput(f"'answers' are a text or a list of texts, got {answers!r:.80}")
 
 
 def check_world(world: World) -> None:

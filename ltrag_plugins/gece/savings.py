@@ -1,9 +1,12 @@
 """What a gate saves against always retrieving, and what it costs itself."""
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass
 from statistics import median
+from threading import Thread
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -34,6 +37,17 @@ def timed(run: Callable[[list[_T]], list[Any]], items: Sequence[_T]) -> tuple[li
             raise CalibrationError(f"{said}; see that it answers them by itself") from failed[0]
         _logger.warning("%s; these are left out", said)
     return found, median(took)
+
+
+@contextmanager
+def event_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop in a thread of its own, as one may be running in this thread."""
+    loop = asyncio.new_event_loop()
+    Thread(target=lambda: (loop.run_forever(), loop.close()), daemon=True).start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,11 @@
 """What a fit from an application's own chain needs: its inputs, its answers and what they cost."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
 from operator import add
-from threading import Thread
 from time import perf_counter
 from typing import Any
 
@@ -19,8 +18,8 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.gece.gate import GECEGate
-from ltrag_plugins.gece.labels import check_count, check_scorer
-from ltrag_plugins.gece.savings import Usage, timed
+from ltrag_plugins.gece.labels import accepted_in, check_count, check_scorer
+from ltrag_plugins.gece.savings import Usage, event_loop, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import askable_question, frequencies_for
 from ltrag_plugins.langchain.component import (
@@ -90,12 +89,11 @@ def _example_of(value: Any, chain: Runnable[Any, Any], key: str) -> tuple[Any, Q
     if isinstance(value, str | Question):
         question = Question(value) if isinstance(value, str) else value
         return _as_input(render_question(question), chain, key), question
-    answers: Any = entries_of(value).get("answers") or ()
+    answers = accepted_in(entries_of(value))
     if isinstance(value, Mapping) and "answers" in value:
         value = {name: entry for name, entry in value.items() if name != "answers"}
         if value.keys() == {key}:
             value = _as_input(value[key], chain, key)
-    answers = (answers,) if isinstance(answers, str) else tuple(map(str, answers))
     return value, Question(conversation_of(value, key).question, answers)
 
 
@@ -202,7 +200,7 @@ def _answers_of(
         texts.extend(o if isinstance(o, Exception) else output_text(o, key) for o in outputs)
         return outputs
 
-    with _event_loop() as loop:
+    with event_loop() as loop:
 
         def awaited(*given: Any, **how: Any) -> list[Any]:
             return asyncio.run_coroutine_threadsafe(chain.abatch(*given, **how), loop).result()
@@ -210,17 +208,6 @@ def _answers_of(
         found, seconds = timed(run, inputs)
     count = sum(not isinstance(output, Exception) for output in found)
     return found, texts, Usage.counted(meter.totals, count, seconds)
-
-
-@contextmanager
-def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """A loop in a thread of its own, as one may be running in this thread."""
-    loop = asyncio.new_event_loop()
-    Thread(target=lambda: (loop.run_forever(), loop.close()), daemon=True).start()
-    try:
-        yield loop
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
 
 
 def judge_of(correct: Any) -> Callable[[str, str, str], Any] | LLM | None:

@@ -195,9 +195,9 @@ class GECERouter(Component):
         keeps = getattr(unbound(self.retrieving), "checkpointer", self._shape.is_graph)  # a server
         if gate.world is not None and keeps and not (direct is None and self._shape.in_state):
             _logger.warning(
-                "the graph keeps its conversations (a checkpointer, or a server), but what this router "
-                "answers without it is in none of its threads: only drafts are (no direct=), as an "
-                "entry of the state (answer='auto' or its key) of a StateGraph in this process"
+                "the graph keeps its conversations (a checkpointer, or a server), but what this "
+                "router answers without it is in none of its threads: only drafts are (no direct="
+                "), as an entry of the state (answer='auto' or its key) of a StateGraph here"
             )
         if correct is not None:
             from ltrag_plugins.langchain.fitting import judge_of  # at work a router needs none
@@ -409,11 +409,14 @@ class GECERouter(Component):
             branch = self._chosen(self._gate.invoke(turn.whole, config), turn, config)
             if self.return_decision:
                 yield AddableDict(decision=branch.shown)
-            chunks = list[Any]()
-            for chunk in branch.runnable.stream(value, branch.config, **kwargs):
-                chunks.append(chunk)
-                yield self._piece(branch, chunk)
-            self._saw(branch, chunks, kwargs)
+            chunks, whole = list[Any](), None
+            try:
+                for chunk in branch.runnable.stream(value, branch.config, **kwargs):
+                    chunks.append(chunk)
+                    yield self._piece(branch, chunk)
+                whole = chunks
+            finally:
+                self._saw(branch, whole, kwargs)
 
     async def _astream(
         self, values: AsyncIterator[Any], config: RunnableConfig, **kwargs: Any
@@ -423,11 +426,14 @@ class GECERouter(Component):
             branch = self._chosen(await self._gate.ainvoke(turn.whole, config), turn, config)
             if self.return_decision:
                 yield AddableDict(decision=branch.shown)
-            chunks = list[Any]()
-            async for chunk in branch.runnable.astream(value, branch.config, **kwargs):
-                chunks.append(chunk)
-                yield self._piece(branch, chunk)
-            self._saw(branch, chunks, kwargs)
+            chunks, whole = list[Any](), None
+            try:
+                async for chunk in branch.runnable.astream(value, branch.config, **kwargs):
+                    chunks.append(chunk)
+                    yield self._piece(branch, chunk)
+                whole = chunks
+            finally:
+                self._saw(branch, whole, kwargs)
 
     def _batch(
         self, values: list[Any], config: list[RunnableConfig], *, keep_going: bool, **kwargs: Any
@@ -484,22 +490,25 @@ class GECERouter(Component):
             self._shape.note(output)
         return {"output": output, "decision": branch.shown} if self.return_decision else output
 
-    def _saw(self, branch: "_Branch", chunks: list[Any], kwargs: Any) -> None:
-        """The chain's answer in pieces, or the direct one, which an audit asks the chain for."""
+    def _saw(self, branch: "_Branch", chunks: list[Any] | None, kwargs: Any) -> None:
+        """The chain's answer in pieces, or the direct one, which an audit asks the chain for; None:
+        its stream was left, or broke."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             loop = None
 
+        audited = not branch.decision.retrieve
+
         def retrieved() -> str:
             from ltrag_plugins.langchain.fitting import streamed_text
 
-            audited = not branch.decision.retrieve
             whole, how = branch.turn.whole, branch.config
-            found = [self._audited(whole, how, kwargs, loop)] if audited else chunks
+            found = [self._audited(whole, how, kwargs, loop)] if audited else chunks or []
             return streamed_text(found, self._answer)
 
-        self._watch.saw(branch.decision, retrieved, branch.meter and branch.meter.usage())
+        known = retrieved if audited or chunks is not None else None
+        self._watch.saw(branch.decision, known, branch.meter and branch.meter.usage())
 
     def _audited(
         self,

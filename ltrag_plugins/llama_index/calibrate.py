@@ -24,11 +24,11 @@ from llama_index.core.schema import (
 )
 from llama_index_instrumentation import get_dispatcher
 
-from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.gate import NoPrompts, written
 from ltrag_plugins.llama_index.model import LtragLLM, model_of
-from ltrag_plugins.llama_index.retriever import PassageRetriever, shown_passage
+from ltrag_plugins.llama_index.retriever import PassageRetriever, shown_passage, with_scores
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.settings import Percent, Settings
@@ -118,8 +118,8 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
             InvalidInput: keywords came along; settings belong into the constructor.
             EmptyQuestion, NoTokenProbabilities, ModelError, PromptTooLong: as `sgic.calibrate`.
         """
-        shown = _with_scores(nodes)
-        sources = [*shown, *_with_scores(additional_source_nodes or ())]
+        shown = with_scores(nodes)
+        sources = [*shown, *with_scores(additional_source_nodes or ())]
         with self._synthesis(query, sources, response_kwargs) as (question, ended):
             return ended(self._calibrator.answer(question, _shown(shown)))
 
@@ -131,8 +131,8 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
         **response_kwargs: Any,
     ) -> RESPONSE_TYPE:
         """As `synthesize`; cancelling it stops within the model call that is under way."""
-        shown = _with_scores(nodes)
-        sources = [*shown, *_with_scores(additional_source_nodes or ())]
+        shown = with_scores(nodes)
+        sources = [*shown, *with_scores(additional_source_nodes or ())]
         with self._synthesis(query, sources, response_kwargs) as (question, ended):
             answer = await self._calibrator.aanswer(question, _shown(shown))
             return ended(answer, awaited=True)
@@ -238,17 +238,6 @@ class SGICEvaluator(NoPrompts, BaseEvaluator):
             f"the text {response!r:.40} carries no uncertainty. Pass the whole response of an "
             "SGICCalibrator to evaluate_response."
         )
-
-
-def _with_scores(nodes: Sequence[NodeWithScore | BaseNode]) -> list[NodeWithScore]:
-    """Bare nodes among them without a score."""
-    wanted = "LlamaIndex nodes"
-    return [
-        found
-        if isinstance(found, NodeWithScore)
-        else NodeWithScore(node=checked(found, BaseNode, "nodes", wanted))
-        for found in nodes
-    ]
 
 
 def _shown(nodes: Sequence[NodeWithScore]) -> list[Passage]:

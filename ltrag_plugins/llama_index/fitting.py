@@ -1,10 +1,9 @@
 """What a fit from an application's own query engine needs: its answers and what they cost."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
-from numbers import Real
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -18,11 +17,11 @@ from llama_index_instrumentation import get_dispatcher
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.gece.gate import GECEGate
-from ltrag_plugins.gece.labels import check_count, check_scorer
-from ltrag_plugins.gece.savings import Usage, timed
+from ltrag_plugins.gece.labels import accepted_in, check_count, check_scorer
+from ltrag_plugins.gece.savings import Usage, event_loop, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import askable_question, frequencies_for
-from ltrag_plugins.llama_index.gate import answer_of
+from ltrag_plugins.llama_index.gate import asked
 from ltrag_plugins.llama_index.model import model_of
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.openai_format import field_of
@@ -73,12 +72,7 @@ def question_of(value: Any) -> Question:
         case QueryBundle():
             return Question(value.query_str)
         case {"question": str(text), **rest} | {"query": str(text), **rest}:
-            answers: Any = rest.get("answers")
-            if answers is None or isinstance(answers, str | Real):
-                answers = () if answers is None else (answers,)
-            known = isinstance(answers, Collection) and not isinstance(answers, Mapping)
-            if known and all(isinstance(a, str | Real) and a == a for a in answers):  # no NaN
-                return Question(text, tuple(map(str, answers)))
+            return Question(text, accepted_in(rest))
     raise InvalidInput(
         f"questions are texts, QueryBundles, Questions, or mappings with 'question' and, where "
         f"they are known, 'answers'; got {value!r:.80}"
@@ -104,7 +98,7 @@ def _answers_of(
 
     def one(query: str) -> Any:
         try:
-            return answer_of(engine.query(query))
+            return asked(engine, query, loop)
         except Exception as error:
             return error
 
@@ -115,7 +109,8 @@ def _answers_of(
     meter, root = _Meter(totals=[]), get_dispatcher()
     root.add_event_handler(meter)
     try:
-        found, seconds = timed(together, queries)
+        with event_loop() as loop:
+            found, seconds = timed(together, queries)
     finally:
         # by identity: handlers with equal fields, as of another fit just begun, are equal
         root.event_handlers[:] = [one for one in root.event_handlers if one is not meter]

@@ -15,6 +15,7 @@ from collections.abc import (
 )
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from time import perf_counter
 from types import SimpleNamespace
@@ -31,7 +32,7 @@ from llama_index.core.evaluation.base import BaseEvaluator
 from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMixinType
 from llama_index.core.response_synthesizers import BaseSynthesizer
-from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 from llama_index.core.tools import ToolMetadata
 from llama_index_instrumentation import get_dispatcher
 
@@ -311,41 +312,41 @@ class GECERouter(BaseQueryEngine):
         engine, began = self._query_engine if decision.retrieve else self._direct, perf_counter()
         if isinstance(engine, BaseQueryEngine):
             response = engine.query(query_bundle)
-            return self._seen(decision, query_bundle, response, began)
+            return self._seen(decision, query_bundle, response, began=began)
         text = engine.generate([question])[0].text if engine else decision.answer
         response = written(text, streaming=self._streaming)
         return self._seen(decision, query_bundle, response)
 
     async def _aquery(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
-        gate, question = self._gate, _question(query_bundle)
+        gate, question, loop = self._gate, _question(query_bundle), asyncio.get_running_loop()
         decision = _taken(gate, question) or await gece_adecide(gate, question, self._on_error)
         engine, began = self._query_engine if decision.retrieve else self._direct, perf_counter()
         if isinstance(engine, BaseQueryEngine):
             response = await engine.aquery(query_bundle)
-            return self._seen(decision, query_bundle, response, began)
+            return self._seen(decision, query_bundle, response, loop, began)
         text = (await engine.agenerate([question]))[0].text if engine else decision.answer
         response = written(text, streaming=self._streaming, awaited=True)
-        return self._seen(decision, query_bundle, response)
+        return self._seen(decision, query_bundle, response, loop)
 
     def _seen(
         self,
         decision: Decision,
         query: QueryBundle,
         response: schema.RESPONSE_TYPE,
+        loop: asyncio.AbstractEventLoop | None = None,
         began: float | None = None,
     ) -> schema.RESPONSE_TYPE:
-        """The response with its decision, of which the watch hears; of a stream when it ends."""
+        """The response with its decision, of which the watch hears; of a stream when it ends, or is
+        left."""
 
         def saw(text: str | None = None) -> None:
             learned = self._watch.learns and decision.retrieve
             seconds = None if began is None else perf_counter() - began
             cost = Usage(seconds=seconds) if learned else None
-            audited = not decision.retrieve
-            self._watch.saw(
-                decision,
-                lambda: answer_of(self._query_engine.query(query)) if audited else text or "",
-                cost,
-            )
+            retrieved = (lambda: text) if text is not None else None
+            if not decision.retrieve:
+                retrieved = partial(asked, self._query_engine, query, loop)
+            self._watch.saw(decision, retrieved, cost)
 
         pieces = getattr(response, "response_gen", None)
         if decision.retrieve and pieces is not None and not getattr(response, "response_txt", None):
@@ -400,20 +401,28 @@ def written(
     return schema.Response(text, [*sources], metadata)
 
 
-def _teed(pieces: Iterable[str], done: Callable[[str], None]) -> Generator[str]:
-    said = ""
-    for piece in pieces:
-        said += piece
-        yield piece
-    done(said)
+def _teed(pieces: Iterable[str], done: Callable[[str | None], None]) -> Generator[str]:
+    said, whole = "", None
+    try:
+        for piece in pieces:
+            said += piece
+            yield piece
+        whole = said
+    finally:
+        done(whole)
 
 
-async def _ateed(pieces: AsyncIterable[str], done: Callable[[str], None]) -> AsyncGenerator[str]:
-    said = ""
-    async for piece in pieces:
-        said += piece
-        yield piece
-    done(said)
+async def _ateed(
+    pieces: AsyncIterable[str], done: Callable[[str | None], None]
+) -> AsyncGenerator[str]:
+    said, whole = "", None
+    try:
+        async for piece in pieces:
+            said += piece
+            yield piece
+        whole = said
+    finally:
+        done(whole)
 
 
 def answer_of(response: schema.RESPONSE_TYPE) -> str:
@@ -421,6 +430,16 @@ def answer_of(response: schema.RESPONSE_TYPE) -> str:
     said = str(response)  # "None" where there is none
     left = getattr(response, "response", getattr(response, "response_txt", None))
     return said if left and said != EMPTY_RESPONSE else ""
+
+
+def asked(engine: BaseQueryEngine, query: QueryType, loop: asyncio.AbstractEventLoop | None) -> str:
+    """The text of an engine's answer; one that can only be awaited is asked in the loop."""
+    try:
+        return answer_of(engine.query(query))
+    except NotImplementedError:
+        if loop is None:
+            raise
+    return answer_of(asyncio.run_coroutine_threadsafe(engine.aquery(query), loop).result())
 
 
 def _with(decision: Decision, response: Any, **parts: Any) -> schema.RESPONSE_TYPE:

@@ -17,7 +17,7 @@ from llama_index_instrumentation import get_dispatcher
 from ltrag_plugins.dur.ranker import DURRanker, HeadHolder, Ranked
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llama_index.embeddings import encoder_of
-from ltrag_plugins.llama_index.retriever import shown_passage
+from ltrag_plugins.llama_index.retriever import shown_passage, with_scores
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.types import Passage
 
@@ -92,6 +92,7 @@ class DURReranker(HeadHolder, BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
+        nodes = with_scores(nodes)
         query = self._begun(nodes, query_bundle)
         ranked = self.ranker.rank(query, _read(nodes), top_n=self.top_n, sigma=self.sigma)
         return _ended(nodes, ranked)
@@ -100,7 +101,7 @@ class DURReranker(HeadHolder, BaseNodePostprocessor):
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        nodes = list(nodes)  # theirs may change meanwhile
+        nodes = with_scores(nodes)  # theirs may change meanwhile
         query = self._begun(nodes, query_bundle)
         ranked = await self.ranker.arank(query, _read(nodes), top_n=self.top_n, sigma=self.sigma)
         return _ended(nodes, ranked)

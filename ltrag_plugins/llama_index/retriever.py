@@ -1,14 +1,21 @@
 """LlamaIndex's retrievers and nodes as our retrievers and passages, and ours as LlamaIndex's."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from uuid import NAMESPACE_OID, uuid5
 
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType, TextNode
+from llama_index.core.schema import (
+    BaseNode,
+    MetadataMode,
+    NodeWithScore,
+    QueryBundle,
+    QueryType,
+    TextNode,
+)
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import World, arun, fetch, run
@@ -37,6 +44,17 @@ def shown_passage(found: NodeWithScore, mode: MetadataMode) -> Passage:
     title = "" if "title" in hidden else str(node.metadata.get("title") or "")
     untitled = node.model_copy(update={key: [*hidden, "title"]})
     return replace(passage_of(found), text=untitled.get_content(mode), title=title)
+
+
+def with_scores(nodes: Iterable[NodeWithScore | BaseNode]) -> list[NodeWithScore]:
+    """Bare nodes among them without a score."""
+    wanted = "LlamaIndex nodes"
+    return [
+        found
+        if isinstance(found, NodeWithScore)
+        else NodeWithScore(node=checked(found, BaseNode, "nodes", wanted))
+        for found in checked(nodes, Iterable, "nodes", wanted)
+    ]
 
 
 def node_of(passage: Passage) -> NodeWithScore:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -90,6 +90,20 @@ class Encoder(Protocol):
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """One row per text, float32, shape (texts, dim)."""
         ...
+
+
+class Shared:
+    """What is shared by all that hold it, as are its weights or connections: copies are itself."""
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        told = f"{getattr(self, 'name', self)} cannot be pickled, or sent to another process"
+        raise InvalidInput(f"{told}. Make it there, in a function that the process calls.")
 
 
 def fixed_arguments(model: object, without: Container[str] = ()) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ltrag_plugins import errors
 from ltrag_plugins.errors import InvalidInput, LtragError, ModelUnavailable
-from ltrag_plugins.llm.base import checked_prompts
+from ltrag_plugins.llm.base import Shared, checked_prompts
 from ltrag_plugins.llm.openai_format import refused_setting
 from ltrag_plugins.types import Generation, GenerationSettings
 
@@ -79,7 +79,7 @@ class _Lane(asyncio.Semaphore):
             self._turn.release()
 
 
-class RequestLLM(ABC):
+class RequestLLM(Shared, ABC):
     """A model that is sent each prompt in a request of its own (`_ask`, `_aask`). Settings that it
     refuses (`refused_setting`) are left out from then on. `most` requests, at least 1 (or
     `InvalidInput` is raised), are under way at once, over all threads and all of a loop's tasks."""

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from ltrag_plugins.errors import ModelError, missing_extra
+from ltrag_plugins.llm.base import Shared
 from ltrag_plugins.llm.loading import chosen_device, fingerprint, quiet
 
 try:
@@ -22,9 +23,15 @@ except ImportError as error:
 _AT_ONCE = 32  # texts
 
 
-class _LocalEncoder:
+class _LocalEncoder(Shared):
     def __init__(self, model: Any, *, label: str = "encoder") -> None:
         self.model, self._label, self._lock = model, label, threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._label!r})"

@@ -238,7 +238,7 @@ class OpenAICompatibleLLM(RequestLLM):
 
     def _read(self, body: str, settings: GenerationSettings) -> Generation:
         try:
-            reply, cause = json.loads(body), None
+            reply, cause = json.loads(body.removeprefix("\ufeff")), None
         except (ValueError, RecursionError) as error:
             reply, cause = None, error
         match reply:

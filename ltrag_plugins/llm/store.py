@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from ltrag_plugins.errors import CacheUnreadable
+from ltrag_plugins.errors import CacheUnreadable, checked
 
 _LAYOUT = 1  # of the tables and of what is in them
 _PATIENCE = 60.0  # seconds to wait for another process's write
@@ -33,6 +33,7 @@ class SQLiteFile:
     _schema: ClassVar[str]
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        checked(path, str | os.PathLike, "the file", f"the path of a {self._kind}")
         self.path: Path = Path(path).expanduser().absolute()
         """The SQLite file."""
         # by process: SQLite forbids a forked child even to close what its parent opened

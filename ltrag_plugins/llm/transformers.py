@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ltrag_plugins.errors import InvalidInput, missing_extra
-from ltrag_plugins.llm.base import Direction, checked_prompts, stopped
+from ltrag_plugins.llm.base import Direction, Shared, checked_prompts, stopped
 from ltrag_plugins.llm.engine import PlainEngine, TreeEngine, best_engine
 from ltrag_plugins.llm.gradients import gradient_agreement, mean_gradient, token_batches
 from ltrag_plugins.llm.loading import fingerprint, load_model
@@ -32,7 +32,7 @@ _UNFINISHED = "\ufffd"
 
 
 @final
-class TransformersLLM:
+class TransformersLLM(Shared):
     """A causal language model with its weights at hand; a `GradientLLM`.
 
     Prompts are wrapped in the tokenizer's chat template, as one user message, where it has one.

@@ -4,14 +4,14 @@ Source: Chen et al. (SGIC), section 5.1 and table 6 (scores), section 5.4 and ta
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
 import numpy as np
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, embed
 from ltrag_plugins.retrieval.dense import unit_rows
 from ltrag_plugins.sgic.answer import ScoredDocument
@@ -31,6 +31,7 @@ def prepared(
     passages: Sequence[Passage], settings: SGICSettings
 ) -> tuple[tuple[str, ...], tuple[ScoredDocument, ...]]:
     """Passages on one line each, cut at sentence ends, unable to fake a prompt's structure."""
+    checked(passages, Iterable, "passages", "a list of Passage(text)s, if need be an empty one")
     texts, scored = [], []
     for i, passage in enumerate(passages, 1):
         if not isinstance(passage, Passage):

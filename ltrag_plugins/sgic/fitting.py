@@ -209,6 +209,7 @@ def fit(
         raise CalibrationError("no questions to fit on; give some with answers, better 100 or more")
     check_labelled(questions, passages=True)
     options = FitOptions(metric, level, method)
+    checked(cut_to, Iterable, "cut_to", "a list of whole numbers")
     if samples not in (0, "equal"):
         replace(settings, estimator="product", samples=samples)  # refuses what is no count
     if settings.source == "oracle":
