@@ -72,7 +72,10 @@ def parsed() -> argparse.Namespace:
         "--refuse-above", type=float, default=55, help="score, 0-100; 50 is the mean of the fit"
     )
     parser.add_argument("--out", type=Path, help="folder for the calibration; else none is kept")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.questions < 1:
+        parser.error("--questions takes 1 to 120")
+    return options
 
 
 def fitted(

@@ -14,6 +14,7 @@ from evaluate_parts import DIRECT, SINGLE, without_ms, world, writes
 
 from ltrag_plugins.errors import (
     ArtifactMismatch,
+    BadRecord,
     CalibrationError,
     InvalidInput,
     MissingReferences,
@@ -77,6 +78,18 @@ def test_a_line_that_a_kill_cut_short_is_written_again(tmp_path):
         path.write_bytes(content[:end])
         assert without_ms(evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)) == without_ms(found)
         assert len(path.read_bytes().splitlines()) == 3
+
+
+def test_a_broken_line_says_what_to_do_and_that_is_enough(tmp_path):
+    found = evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)
+    path = tmp_path / "records" / "direct.jsonl"
+    first, _, last = path.read_text().splitlines(keepends=True)
+    path.write_text(f"{first}{{}}\n{last}")
+    with pytest.raises(BadRecord, match=r"direct.jsonl, line 2: .*; take the line away, and a run"):
+        evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)
+    path.write_text(first + last)
+    again = evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)
+    assert without_ms(again) == without_ms(found)
 
 
 def test_a_model_that_fails_is_a_row_with_the_error_and_the_worst_scores(tmp_path):
