@@ -80,11 +80,12 @@ def test_a_line_that_a_kill_cut_short_is_written_again(tmp_path):
         assert len(path.read_bytes().splitlines()) == 3
 
 
-def test_a_broken_line_says_what_to_do_and_that_is_enough(tmp_path):
+@pytest.mark.parametrize("broken", [{}, {"scores": {"other": 1.0}}])
+def test_a_broken_line_says_what_to_do_and_that_is_enough(tmp_path, broken):
     found = evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)
     path = tmp_path / "records" / "direct.jsonl"
-    first, _, last = path.read_text().splitlines(keepends=True)
-    path.write_text(f"{first}{{}}\n{last}")
+    first, second, last = path.read_text().splitlines(keepends=True)
+    path.write_text(f"{first}{json.dumps(broken and json.loads(second) | broken)}\n{last}")
     with pytest.raises(BadRecord, match=r"direct.jsonl, line 2: .*; take the line away, and a run"):
         evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)
     path.write_text(first + last)

@@ -251,6 +251,9 @@ def test_the_name_tells_servers_and_prompt_handling_apart_and_no_secrets():
         ({"top_logprobs": "5"}, "top_logprobs must be a whole number"),
         ({"max_retries": "2"}, "max_retries must be a whole number"),
         ({"timeout": "60"}, "timeout must be a number of seconds, got str '60'"),
+        ({"base_url": ""}, "base_url .* must be an address such as"),
+        ({"base_url": "localhost:8000/v1"}, "with http:// or https:// before the host"),
+        ({"base_url": "http://:8000/v1"}, "must be an address"),
         ({"omit": ("heat",)}, "omit holds"),
         ({"omit": ("max_completion_tokens",)}, "it may hold"),
     ],
@@ -263,11 +266,15 @@ def test_settings_that_cannot_be_are_refused(settings, why):
 def test_no_key_is_refused_at_openai_and_fine_elsewhere(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with serving(speller) as server:
-        for _ in range(2):
+        for empty in (None, ""):  # a variable that is set to nothing is none
+            if empty is not None:
+                monkeypatch.setenv("OPENAI_API_KEY", empty)
+                monkeypatch.setenv("OPENAI_BASE_URL", empty)
+                llm = OpenAICompatibleLLM("m", api_key=KEY)
+                assert llm.name.startswith("m@https://api.openai.com/v1[")
             with pytest.raises(InvalidInput, match=r"there is no API key.* set OPENAI_API_KEY"):
                 OpenAICompatibleLLM("m")
             assert model(server, api_key=None).generate(["ab"])[0].text == "ba"
-            monkeypatch.setenv("OPENAI_API_KEY", "")  # and an empty one is none
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         assert OpenAICompatibleLLM("m").generate(["ab"])[0].text == "ba"
 

@@ -101,11 +101,15 @@ class RunFolder:
         # a last line that a kill cut short is left out
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
         for number, line in enumerate(lines, 1):
-            record = Record.from_line(line, f"{path}, line {number}")
-            metrics = next(iter(known.values()), record).scores.keys()
-            if metrics != record.scores.keys():
-                what = f"scores of {', '.join(record.scores)}, before of {', '.join(metrics)}"
-                raise BadRecord(f"{path}, line {number}: {what}")
+            try:
+                record = Record.from_line(line, f"{path}, line {number}")
+                metrics = next(iter(known.values()), record).scores.keys()
+                if metrics != record.scores.keys():
+                    what = f"scores of {', '.join(record.scores)}, before of {', '.join(metrics)}"
+                    raise BadRecord(f"{path}, line {number}: {what}")
+            except BadRecord as error:
+                remedy = "take the line away, and a run into this folder asks its question again"
+                raise BadRecord(f"{error}; {remedy}") from error
             known[record.id] = record  # stays at the place of the first try
         return list(known.values())
 

@@ -94,8 +94,7 @@ class Record:
             return record
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = f"{type(error).__name__}: {error}"
-            remedy = "take the line away, and a run into this folder asks its question again"
-            raise BadRecord(f"{where}: no record of a run ({why}); {remedy}") from error
+            raise BadRecord(f"{where}: no record of a run ({why})") from error
 
     def _check(self) -> None:
         """Refuse what a report or a summary could not read."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import os
+import re
 from collections.abc import AsyncGenerator, Sequence, Set
 from contextlib import aclosing, asynccontextmanager, closing, suppress
 from email.utils import parsedate_to_datetime
@@ -55,7 +56,7 @@ class OpenAICompatibleLLM(RequestLLM):
             another class, such as `AsyncAzureOpenAI`, needs a `client` beside it for that.
 
     Raises:
-        InvalidInput: a setting is out of range, or there is no API key.
+        InvalidInput: a setting is out of range, an address is none, or there is no API key.
     """
 
     def __init__(
@@ -89,12 +90,16 @@ class OpenAICompatibleLLM(RequestLLM):
         if client is None and async_client is not None:
             client = OpenAI(**{**_like(async_client), "api_key": async_client.api_key or _NO_KEY})
         if client is None:
-            own_server = base_url is not None or os.environ.get("OPENAI_BASE_URL")
-            if own_server and api_key is None and not os.environ.get("OPENAI_API_KEY"):
+            if base_url is None:  # an empty variable is none
+                base_url = os.environ.get("OPENAI_BASE_URL") or None
+            if base_url is not None and not re.match(r"(?i)https?://[^/:]", str(base_url)):
+                like = "an address such as 'http://localhost:8000/v1', with http:// or https://"
+                raise InvalidInput(f"base_url (or OPENAI_BASE_URL) must be {like} before the host")
+            if base_url is not None and api_key is None and not os.environ.get("OPENAI_API_KEY"):
                 api_key = _NO_KEY
-            how: Any = {"base_url": base_url, "timeout": timeout, "max_retries": max_retries}
+            how: Any = {"timeout": timeout, "max_retries": max_retries}
             try:
-                client = OpenAI(api_key=api_key, **how)
+                client = OpenAI(api_key=api_key, base_url=base_url or _DEFAULT, **how)
             except openai.OpenAIError as error:
                 keys = "pass api_key=, or set OPENAI_API_KEY"
                 none = "or pass the base_url of a server that needs none."
@@ -292,6 +297,7 @@ class OpenAICompatibleLLM(RequestLLM):
 
 
 _NO_KEY = "none-needed"
+_DEFAULT = "https://api.openai.com/v1"
 _OMITTABLE = ("temperature", "seed", "stop", "max_tokens")
 _OPENAI = (".openai.com", ".openai.azure.com")
 _SECRET = 8  # characters; a shorter key is a placeholder, and may be part of any word
