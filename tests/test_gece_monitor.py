@@ -1,9 +1,11 @@
 """A gate at work: what its monitor says, and what audits cost nobody."""
 
 import asyncio
+import copy
 import gc
 import logging
 import math
+import pickle
 import random
 import re
 import threading
@@ -210,6 +212,19 @@ def test_audits_ask_the_chain_what_was_answered_directly(gate):
         assert (found.decisions, found.audits) == (21, len(direct))
         assert found.agreement.value == pytest.approx(1 / len(direct))  # "City 7" alone
         assert found.failed == 0
+
+
+def test_a_deep_copy_of_a_router_counts_with_it(gate, tmp_path):
+    for i, (router, _, ask) in enumerate(routers(gate, store=tmp_path / "s")):
+        twin = copy.deepcopy(router)
+        assert ask(QUESTIONS[7]) == "City 7"
+        assert str(twin.invoke(QUESTIONS[9]) if i == 0 else twin.query(QUESTIONS[9])) == "City 9"
+        assert router.settle()
+        assert twin.monitor.decisions == router.monitor.decisions == 2 * i + 2
+    with DecisionStore(tmp_path / "s") as store:
+        assert copy.deepcopy(store) is store
+        with pytest.raises(InvalidInput, match=r"DecisionStore cannot be pickled, .* Make it"):
+            pickle.dumps(store)
 
 
 def test_a_router_without_audits_asks_nothing_more(gate):

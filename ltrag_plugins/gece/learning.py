@@ -43,7 +43,7 @@ from ltrag_plugins.gece.signals import (
     own_signals,
 )
 from ltrag_plugins.gece.store import DecisionStore
-from ltrag_plugins.llm.base import LLM, Encoder
+from ltrag_plugins.llm.base import LLM, Encoder, Shared
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, Question
 
@@ -73,7 +73,7 @@ class _Learned(Decision):
         return made
 
 
-class LearningGate:
+class LearningGate(Shared):
     """A gate that learns from what a router sees; see `GECERouter.learning`.
 
     Threads, processes and restarts share the store. Safe to share between threads.

@@ -33,6 +33,7 @@ import numpy as np
 from ltrag_plugins.errors import InvalidInput, require
 from ltrag_plugins.gece.decision import Decision, question_digest
 from ltrag_plugins.gece.savings import Savings, Usage, savings_of
+from ltrag_plugins.llm.base import Shared
 from ltrag_plugins.metrics.calibration import Interval, wilson_interval
 from ltrag_plugins.tokenize import words
 
@@ -274,7 +275,7 @@ class _Memory:
             return [*self._records.values()]
 
 
-class Watch:
+class Watch(Shared):
     """Sees every decision of a router; safe between threads, and in a forked process.
 
     Without a store the latest 10,000 decisions are held in memory. With audits or a store a few

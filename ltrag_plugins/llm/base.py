@@ -93,7 +93,7 @@ class Encoder(Protocol):
 
 
 class Shared:
-    """What is shared by all that hold it, as are its weights or connections: copies are itself."""
+    """What is shared by all that hold it, as weights or connections are: copies are itself."""
 
     def __copy__(self) -> Self:
         return self
@@ -102,7 +102,8 @@ class Shared:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        told = f"{getattr(self, 'name', self)} cannot be pickled, or sent to another process"
+        name = getattr(self, "name", type(self).__name__)
+        told = f"{name} cannot be pickled, or sent to another process"
         raise InvalidInput(f"{told}. Make it there, in a function that the process calls.")
 
 

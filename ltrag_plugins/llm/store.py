@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from ltrag_plugins.errors import CacheUnreadable, checked
+from ltrag_plugins.llm.base import Shared
 
 _LAYOUT = 1  # of the tables and of what is in them
 _PATIENCE = 60.0  # seconds to wait for another process's write
 
 
-class SQLiteFile:
+class SQLiteFile(Shared):
     """A SQLite file of ours, made where there is none; a subclass says what is in it.
 
     Raises:
