@@ -181,6 +181,16 @@ def test_what_the_chain_gave_at_an_earlier_call_is_the_shape_where_it_does_not_s
     assert first["answer"] == "a draft"
 
 
+def test_of_what_the_chain_counts_a_draft_has_none_and_of_its_lists_an_empty_one():
+    def chain(value):
+        return {**value, "score": 55.0, "refused": False, "context": ["found"], "answer": "known"}
+
+    router = GECERouter(gate(rule=lambda q, _: "rare" in q), chain, question_key="input")
+    router.invoke({"input": "rare"})
+    nothing = {"score": None, "refused": None, "context": []}
+    assert router.invoke({"input": "hi"}) == {"input": "hi", **nothing, "answer": "a draft"}
+
+
 class Cited(BaseModel):
     answer: str
     citations: list[int]

@@ -3,7 +3,7 @@ calls that are runs of their own.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property, partial
 from importlib import import_module
 from inspect import signature
@@ -180,7 +180,7 @@ def conversation() -> dict[str, str]:
 def plain(value: Any) -> Any:
     """Our values as dicts and lists, which checkpointers keep without knowing our classes."""
     if is_dataclass(value):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
+        value = {one.name: getattr(value, one.name) for one in fields(value)}
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
@@ -194,6 +194,8 @@ class Shape:
     chain: Runnable[Any, Any]
     _seen: Any = None
     """What the chain put out at an earlier call, as `_declared` has it."""
+    _lists: Mapping[str, bool] = field(default_factory=dict[str, bool])
+    """Whether its entries were lists."""
 
     def __post_init__(self) -> None:
         wanted = "'auto', 'text', 'message', a key, or a function from the decision"
@@ -209,6 +211,8 @@ class Shape:
             kind = type(output) if isinstance(output, BaseModel) else "text"
             kind = "message" if isinstance(output, BaseMessage) else kind
             self._seen = tuple(output) if isinstance(output, Mapping) else kind
+            if isinstance(output, Mapping):
+                self._lists = {k: isinstance(v, list | tuple) for k, v in output.items()}
 
     def of(self, message: AIMessage, value: Any, decision: Any) -> Any:
         """The answer that a message carries, for the input `value`."""
@@ -237,8 +241,9 @@ class Shape:
         if chosen == "messages":
             return {"messages": [message_chunk_to_message(message)]}
         given = value if isinstance(value, Mapping) else {}
-        # as `create_retrieval_chain` puts it out where it found nothing
-        empty = {key: decision.question if key == "question" else [] for key in keys}
+        # a list as `create_retrieval_chain` puts it out where it found nothing; no number is None
+        empty: dict[str, Any] = {k: [] if self._lists.get(k, True) else None for k in keys}
+        empty |= {"question": decision.question} if "question" in empty else {}
         if fields is None:
             return {**empty, **given, chosen: str(message.text)}
         wanted = {key: empty[key] for key in keys if fields[key].is_required()}
@@ -284,7 +289,11 @@ class Shape:
             kinds = {key: channel.ValueType for key, channel in builder.channels.items()}
             lists = {key for key, kind in kinds.items() if list in (kind, get_origin(kind))}
             found = lists - {*given}  # nothing, where the graph would have found something
-            return {k: v for k, v in written.items() if k in found or (v != [] and k != "question")}
+            return {
+                k: v
+                for k, v in written.items()
+                if k in found or (v not in ([], None) and k != "question")
+            }
 
         async def awrite(state: Any, config: RunnableConfig) -> dict[str, Any]:
             return update(await draft.ainvoke(state, config))
