@@ -152,6 +152,14 @@ class TestAnyModel:
             torch.testing.assert_close(torch.stack(rows[i]), own, atol=1e-3, rtol=0)
 
 
+def test_rows_of_several_batches_are_written_together_while_they_hold_four_times_the_tokens():
+    engine = TreeEngine(ATTENTION["llama"], batch_tokens=40)
+    with torch.inference_mode():
+        groups = [members for members, _ in engine.write([tokens(20, seed) for seed in range(10)])]
+    assert [*map(len, groups)] == [8, 2]  # two are read at a time
+    assert sorted(itertools.chain(*groups)) == [*range(10)]
+
+
 @pytest.mark.parametrize("model", ATTENTION.values(), ids=ATTENTION)
 def test_models_of_full_and_sliding_attention_share_prefixes(model):
     assert isinstance(best_engine(model, batch_tokens=99), TreeEngine)

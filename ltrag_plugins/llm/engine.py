@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise, takewhile
 from operator import eq
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -51,6 +51,7 @@ _LOGITS_AT_ONCE = 2**24  # most numbers held for logits at a time while reading
 _ATTENTION_SCALE = 3.0  # tokens, in hidden sizes, at which attention costs as much as the rest
 _PADDING_READING, _PADDING_WRITING = 0.25, 0.5  # most of a row; rows side by side pay in writing
 _WRITING_FACTOR = 4  # rows being written hold this many times the tokens of a batch being read
+_WRITTEN_TOGETHER = 8192  # tokens up to which rows of several batches are written side by side
 
 _log = logging.getLogger(__name__)
 
@@ -126,6 +127,21 @@ def _padded(rows: Sequence[Sequence[int]]) -> Int[Tensor, "rows longest"]:
     return pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
+class _Read(NamedTuple):
+    """Sequences of a batch that was read."""
+
+    members: Sequence[int]
+    cache: DynamicCache
+    at: Sequence[int]
+    """The row of the batch in which each lies."""
+    paths: Sequence[_Ids]
+    """The nodes of its tokens there."""
+    logits: Float[Tensor, "members vocabulary"]
+    """Of its next token."""
+    alone: bool
+    """Whether it is all of the batch."""
+
+
 class TreeEngine:
     """The exact way for models of full and sliding attention."""
 
@@ -149,13 +165,20 @@ class TreeEngine:
 
     def write(self, sequences: Sequence[_Ids]) -> Iterator[tuple[list[int], _Steps]]:
         """The sequences, read and ready to be written on; each in one row of one writing."""
+        held, waiting, tokens = _WRITING_FACTOR * self._batch_tokens, list[_Read](), 0
         for hidden, cache, rows in self._read(sequences, _PADDING_WRITING, DynamicCache):
-            most = max(1, _WRITING_FACTOR * self._batch_tokens // max(len(p) for _, _, p in rows))
+            longest = max(len(path) for _, _, path in rows)
+            most = max(1, held // longest)
             for start in range(0, len(rows), most):
                 members, at, paths = zip(*rows[start : start + most], strict=True)
-                own = cache if len(rows) == 1 else _gathered(cache, at, paths)
                 logits = self._logits(hidden[list(at), [path[-1] for path in paths]])
-                yield list(members), self._steps(own, [len(path) for path in paths], logits)
+                tokens += longest * len(paths)
+                if waiting and tokens > min(held, _WRITTEN_TOGETHER):
+                    yield self._together(waiting)
+                    waiting, tokens = [], longest * len(paths)
+                waiting.append(_Read(members, cache, at, paths, logits, len(rows) == 1))
+        if waiting:
+            yield self._together(waiting)
 
     def read(
         self, sequences: Sequence[_Ids], first: Sequence[int]
@@ -195,6 +218,16 @@ class TreeEngine:
             placed = ((row, one) for row, tree in enumerate(batch) for one in tree.paths.items())
             rows = [(member, row, path) for row, (member, path) in placed]
             yield self._forward(ids, positions, masks, cache), cache, rows
+
+    def _together(self, parts: list[_Read]) -> tuple[list[int], _Steps]:
+        """The members of all parts, and their writing; takes the parts out of the list."""
+        lengths = [len(path) for part in parts for path in part.paths]
+        first, *others = parts
+        cache = first.cache if first.alone and not others else _gathered(parts)
+        logits = torch.cat([part.logits for part in parts])
+        members = [member for part in parts for member in part.members]
+        parts.clear()  # their caches can go
+        return members, self._steps(cache, lengths, logits)
 
     def _steps(
         self, cache: DynamicCache, read: Sequence[int], logits: Float[Tensor, "rows vocabulary"]
@@ -243,13 +276,19 @@ class TreeEngine:
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
-def _gathered(cache: DynamicCache, at: Sequence[int], paths: Sequence[_Ids]) -> DynamicCache:
+def _gathered(parts: Sequence[_Read]) -> DynamicCache:
     """Keys and values along each path, a row each, padded on the right to the longest."""
-    rows, nodes, own = torch.tensor(at)[:, None], _padded(paths), DynamicCache()
-    layers: list[Any] = cache.layers
-    for i, layer in enumerate(layers):
-        both = layer.keys, layer.values
-        own.update(*(kept.transpose(1, 2)[rows, nodes].transpose(1, 2) for kept in both), i)
+    own, nodes = DynamicCache(), _padded([path for part in parts for path in part.paths])
+    places = nodes.split([len(part.paths) for part in parts])
+    rows = [torch.tensor(part.at)[:, None] for part in parts]
+    each: list[list[Any]] = [part.cache.layers for part in parts]
+    for i, layers in enumerate(zip(*each, strict=True)):
+        found = [*zip(layers, rows, places, strict=True)]
+        keys = [layer.keys.transpose(1, 2)[at, path].transpose(1, 2) for layer, at, path in found]
+        values = [
+            layer.values.transpose(1, 2)[at, path].transpose(1, 2) for layer, at, path in found
+        ]
+        own.update(torch.cat(keys), torch.cat(values), i)
     return own
 
 
