@@ -348,6 +348,7 @@ def answered(paper: RunFile, name: str, parts: Parts) -> Answered:
     words, cells = paper.words(name), dict[str, list[Cell]]()
     gates: dict[str, Gate | None] = {"": None}
     for gate, spec in paper.gates.items():
+        print(f"{name}: the gate of rows +{gate}", flush=True)
         try:
             gates[gate] = RunGate(spec, float(paper.rate)).made(world, asked, others, folder)
         except (CalibrationError, NeedsGradients) as error:
@@ -377,6 +378,7 @@ def retriever(data: Data, questions: Sequence[Question], parts: Parts) -> Any:
     if data.passages and parts.encoder is not None:
         files = (read_questions(parts.root / file) for file in data.passages)
         pool = {(p.title, p.text): p for some in files for q in some for p in q.passages}
+        print(f"{len(pool)} passages, encoded if they are not in vectors.sqlite", flush=True)
         vectors = CachedEncoder(parts.encoder, parts.out.parent / "vectors.sqlite")
         return DenseRetriever(pool.values(), vectors)
     return OwnPassages(questions) if any(q.passages for q in questions) else None
