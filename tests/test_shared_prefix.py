@@ -160,6 +160,14 @@ def test_rows_of_several_batches_are_written_together_while_they_hold_four_times
     assert sorted(itertools.chain(*groups)) == [*range(10)]
 
 
+def test_short_prompts_are_not_padded_to_a_long_one_beyond_what_is_held():
+    engine = TreeEngine(ATTENTION["llama"], batch_tokens=40)
+    call = [tokens(60, 0), *(tokens(5, seed) for seed in range(1, 11))]
+    with torch.inference_mode():
+        groups = [members for members, _ in engine.write(call)]
+    assert [*map(len, groups)] == [1, 10]
+
+
 @pytest.mark.parametrize("model", ATTENTION.values(), ids=ATTENTION)
 def test_models_of_full_and_sliding_attention_share_prefixes(model):
     assert isinstance(best_engine(model, batch_tokens=99), TreeEngine)

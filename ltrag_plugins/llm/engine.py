@@ -51,7 +51,7 @@ _LOGITS_AT_ONCE = 2**24  # most numbers held for logits at a time while reading
 _ATTENTION_SCALE = 3.0  # tokens, in hidden sizes, at which attention costs as much as the rest
 _PADDING_READING, _PADDING_WRITING = 0.25, 0.5  # most of a row; rows side by side pay in writing
 _WRITING_FACTOR = 4  # rows being written hold this many times the tokens of a batch being read
-_WRITTEN_TOGETHER = 8192  # tokens up to which rows of several batches are written side by side
+_WRITTEN_TOGETHER = 8192  # tokens, padding too, to which rows of several batches are joined
 
 _log = logging.getLogger(__name__)
 
@@ -165,18 +165,17 @@ class TreeEngine:
 
     def write(self, sequences: Sequence[_Ids]) -> Iterator[tuple[list[int], _Steps]]:
         """The sequences, read and ready to be written on; each in one row of one writing."""
-        held, waiting, tokens = _WRITING_FACTOR * self._batch_tokens, list[_Read](), 0
+        held, waiting = _WRITING_FACTOR * self._batch_tokens, list[_Read]()
         for hidden, cache, rows in self._read(sequences, _PADDING_WRITING, DynamicCache):
-            longest = max(len(path) for _, _, path in rows)
-            most = max(1, held // longest)
+            most = max(1, held // max(len(path) for _, _, path in rows))
             for start in range(0, len(rows), most):
                 members, at, paths = zip(*rows[start : start + most], strict=True)
                 logits = self._logits(hidden[list(at), [path[-1] for path in paths]])
-                tokens += longest * len(paths)
-                if waiting and tokens > min(held, _WRITTEN_TOGETHER):
+                part = _Read(members, cache, at, paths, logits, len(rows) == 1)
+                lengths = [len(path) for one in (*waiting, part) for path in one.paths]
+                if waiting and len(lengths) * max(lengths) > min(held, _WRITTEN_TOGETHER):
                     yield self._together(waiting)
-                    waiting, tokens = [], longest * len(paths)
-                waiting.append(_Read(members, cache, at, paths, logits, len(rows) == 1))
+                waiting.append(part)
         if waiting:
             yield self._together(waiting)
 
