@@ -22,6 +22,7 @@ on two cores with SmolLM2.
 
 import argparse
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,9 @@ def report(row: Row) -> None:
     for name, scores in row["scores"].items():
         print(ranked(name, [np.array(each) for each in scores], gold))
     print(ranked("chance", [np.zeros(len(g)) for g in gold], gold))
+    first, after = (row["scores"].get(f"attention, {name}") for name in ROUNDS)
+    if first and after:
+        print(turned(first, after, gold))
     for label, pairs in row["answers"].items():
         unsure, right = map(np.array, zip(*pairs, strict=True))
         print(wrong(label, unsure, right))
@@ -192,9 +196,29 @@ def wrong(label: str, unsure: np.ndarray, right: np.ndarray) -> str:
     )
 
 
-def stayed(before: np.ndarray, after: np.ndarray) -> str:
-    """How uncertain those grow that a round leaves wrong, or right (the paper's figure 5)."""
+def turned(
+    first: Sequence[Sequence[float]], after: Sequence[Sequence[float]], gold: list[np.ndarray]
+) -> str:
+    """What a round adds to the share of gold passages among the first by attention (table 10)."""
     told = []
+    for k in (2, 5):
+        before, now = (
+            np.array([recall(np.array(s), g, k) for s, g in zip(some, gold, strict=True)])
+            for some in (first, after)
+        )
+        told.append(f"R@{k} {bootstrap_interval(now - before).signed}")
+    return f"  a round turns the attention: {', '.join(told)}"
+
+
+def stayed(before: np.ndarray, after: np.ndarray) -> str:
+    """What a round mends and spoils, what the uncertainty tells more of wrong answers after it, and
+    how uncertain those grow that it leaves wrong, or right (the paper's figure 5)."""
+    change = after[:, 1] - before[:, 1]
+    told = [f"mended {np.sum(change > 0)}, spoiled {np.sum(change < 0)}, "
+            f"{bootstrap_interval(change).signed}"]  # fmt: skip
+    with suppress(CalibrationError):
+        of_both = bootstrap_interval(*before.T, *after.T, statistic=_tells_more)
+        told[0] += f"; AUROC {of_both.signed}"
     for kind, of in ("wrong", 0), ("right", 1):
         first, last = (
             some[(before[:, 1] == of) & (after[:, 1] == of), 0] for some in (before, after)
@@ -203,7 +227,11 @@ def stayed(before: np.ndarray, after: np.ndarray) -> str:
             continue
         told.append(f"{kind} in both {len(last)}, uncertainty {first.mean():.3f} to "
                     f"{last.mean():.3f}, lower in {np.sum(last < first)}")  # fmt: skip
-    return "  " + "; ".join(told)
+    return "\n".join(f"  {line}" for line in told)
+
+
+def _tells_more(unsure: np.ndarray, right: np.ndarray, then: np.ndarray, now: np.ndarray) -> float:
+    return auroc(then, 1 - now) - auroc(unsure, 1 - right)
 
 
 def with_scores(unsure: np.ndarray, right: np.ndarray, scores: Mapping[str, Any]) -> str:

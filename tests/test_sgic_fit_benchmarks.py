@@ -139,5 +139,6 @@ def test_a_comparison_takes_the_questions_of_one_type(load, tmp_path):
 
 def test_a_round_that_leaves_none_right_tells_of_the_wrong_alone(load):
     before, after = np.array([[0.5, 0], [0.4, 1]]), np.array([[0.6, 0], [0.2, 0]])
-    told = load("sgic_documents").stayed(before, after)
-    assert told == "  wrong in both 1, uncertainty 0.500 to 0.600, lower in 0"
+    moved, stayed = load("sgic_documents").stayed(before, after).splitlines()
+    assert moved == "  mended 0, spoiled 1, -0.500 (-1.000 to +0.000)"
+    assert stayed == "  wrong in both 1, uncertainty 0.500 to 0.600, lower in 0"
