@@ -165,9 +165,10 @@ def report(row: Row) -> None:
     for name, scores in row["scores"].items():
         print(ranked(name, [np.array(each) for each in scores], gold))
     print(ranked("chance", [np.zeros(len(g)) for g in gold], gold))
-    first, after = (row["scores"].get(f"attention, {name}") for name in ROUNDS)
-    if first and after:
-        print(turned(first, after, gold))
+    first, after = (f"attention, {name}" for name in ROUNDS)
+    for one, other in ((after, first), (first, "the model's uncertainty"), (first, "BM25")):
+        if {one, other} <= row["scores"].keys():
+            print(found_more(one, other, row["scores"], gold))
     for label, pairs in row["answers"].items():
         unsure, right = map(np.array, zip(*pairs, strict=True))
         print(wrong(label, unsure, right))
@@ -196,18 +197,16 @@ def wrong(label: str, unsure: np.ndarray, right: np.ndarray) -> str:
     )
 
 
-def turned(
-    first: Sequence[Sequence[float]], after: Sequence[Sequence[float]], gold: list[np.ndarray]
-) -> str:
-    """What a round adds to the share of gold passages among the first by attention (table 10)."""
+def found_more(one: str, other: str, scores: Mapping[str, Any], gold: list[np.ndarray]) -> str:
+    """How many more of the gold passages are among the first by one score (table 10)."""
     told = []
     for k in (2, 5):
-        before, now = (
-            np.array([recall(np.array(s), g, k) for s, g in zip(some, gold, strict=True)])
-            for some in (first, after)
+        mine, its = (
+            np.array([recall(np.array(s), g, k) for s, g in zip(scores[name], gold, strict=True)])
+            for name in (one, other)
         )
-        told.append(f"R@{k} {bootstrap_interval(now - before).signed}")
-    return f"  a round turns the attention: {', '.join(told)}"
+        told.append(f"R@{k} {bootstrap_interval(mine - its).signed}")
+    return f"  {one}, over {other}: {', '.join(told)}"
 
 
 def stayed(before: np.ndarray, after: np.ndarray) -> str:
