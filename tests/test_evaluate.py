@@ -18,6 +18,7 @@ from ltrag_plugins.errors import (
     CalibrationError,
     InvalidInput,
     MissingReferences,
+    ModelUnavailable,
     UnwritableArtifact,
 )
 from ltrag_plugins.evaluate import Cell, Record, evaluate, summarize
@@ -189,6 +190,22 @@ def test_a_folder_of_another_run_is_refused(told, said, tmp_path):
     evaluate(**same)
     with pytest.raises(ArtifactMismatch, match=f"another run: {said}"):
         evaluate(**same | told)
+
+
+def test_a_run_that_kept_no_record_gives_way_to_another(tmp_path):
+    def unreachable(prompt: str) -> str:
+        raise ModelUnavailable("no server there")
+
+    wrong = dataclasses.replace(world(), llm=ScriptedLLM(unreachable, name="typo"))
+    same = {"questions": QUESTIONS, "cells": [SINGLE], "out": tmp_path}
+    with pytest.raises(ModelUnavailable):
+        evaluate(**same, world=wrong)
+    begun = (tmp_path / "run.json").read_text()
+    assert without_ms(evaluate(**same, world=world())) == without_ms(
+        evaluate(**same | {"out": tmp_path / "new"}, world=world())
+    )
+    written = (tmp_path / "run.json").read_text()
+    assert written == (tmp_path / "new" / "run.json").read_text() != begun
 
 
 def test_a_gate_that_is_loaded_is_the_same_and_another_is_refused(tmp_path):

@@ -66,8 +66,9 @@ class RunFolder:
                 self._is_held = False
 
     def check(self, identity: Mapping[str, Any]) -> bool:
-        """Whether a run is here; one that is not of this, as far as that is known, is refused."""
-        if (body := self.read()) is None:
+        """Whether a run is here; one that is not of this, as far as that is known, is refused,
+        but where it kept no record, as one with a wrong address."""
+        if (body := self.read()) is None or not any((self.path / "records").glob("*")):
             return False
         known = {name: body["identity"].get(name) for name in identity}
         remedy = "Name another folder, or repeat what began the run."
