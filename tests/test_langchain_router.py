@@ -98,6 +98,28 @@ def test_a_history_in_one_text_is_one_turn():
     assert "Human: Who is Ada? AI: A mathematician." in judge.world.llm.prompts[0]
 
 
+@pytest.mark.parametrize("pair", [tuple, list])
+def test_a_history_of_pairs_is_read_as_one_of_messages(pair):
+    said = ["Who is Ada?", "A mathematician.", "Born when?", "1815."]
+    forms = [HumanMessage, AIMessage] * 2
+    prompts = []
+    for history in (
+        [pair(said[:2]), pair(said[2:])],
+        [form(text) for form, text in zip(forms, said, strict=True)],
+    ):
+        judge = gate()
+        GECERouter(judge, search).invoke({"question": "rare", "chat_history": history})
+        prompts.append(judge.world.llm.prompts)
+    assert prompts[0] == prompts[1]
+    assert "mathematician" in prompts[0][0]
+
+
+@pytest.mark.parametrize("history", [[("a", "b", "c")], [("a", None)], [3], 3])
+def test_a_history_that_is_none_is_refused(history):
+    with pytest.raises(InvalidInput, match="these are no messages"):
+        GECERouter(gate(), search).invoke({"question": "rare", "chat_history": history})
+
+
 def test_a_failing_step_before_the_gate_fails_its_own_question_alone():
     def condense(value):
         if "broken" in str(value):

@@ -69,7 +69,7 @@ def conversation_of(value: Any, key: str = "question") -> Asked:
     if key in entries:
         asked = conversation_of(entries[key], key)
         earlier = () if asked.history else _earlier(entries)
-        return Asked(asked.question, _turns(_messages(earlier))) if earlier else asked
+        return Asked(asked.question, _turns(_spoken(earlier))) if earlier else asked
     if "messages" in entries:
         return _last_human(entries["messages"])
     raise InvalidInput(
@@ -100,6 +100,21 @@ def _messages(messages: Any) -> list[BaseMessage]:
         return convert_to_messages(messages)
     except (ValueError, TypeError, NotImplementedError, KeyError) as error:
         raise InvalidInput(f"these are no messages: {messages!r:.80} ({error})") from error
+
+
+def _spoken(history: Any) -> list[BaseMessage]:
+    """As `_messages`, or pairs of what was asked and answered (`ConversationalRetrievalChain`)."""
+    try:
+        return _messages(history)
+    except InvalidInput:
+        said: list[BaseMessage] = []
+        for pair in history if isinstance(history, list | tuple) else [None]:
+            match pair:
+                case (str() as asked, str() as answered):
+                    said += [HumanMessage(asked), AIMessage(answered)]
+                case _:
+                    raise
+        return said
 
 
 def _last_human(messages: Any) -> Asked:
