@@ -102,7 +102,7 @@ class Opt:
     Rounds = Annotated[
         int | None, option("Method", "K: most looks after the first answer; fit, build: 5.")
     ]
-    Rate = Annotated[float | None, option("Method", "Share that may retrieve (0.2).")]
+    Rate = Annotated[float | None, option("Method", "Share that may retrieve.")]
     Set = Annotated[
         list[str] | None, option("Method", "NAME=VALUE; see 'ltrag settings'.", "--set")
     ]
