@@ -92,6 +92,8 @@ class Table:
     data: Sequence[str]
     rows: Sequence[Row]
     value: Callable[[dict, Row], float | None] = lambda cell, _: cell["scores"]["accuracy"]
+    held: Sequence[tuple[str, str]] = ()
+    """Rankers that are held against others, over all data sets, by question."""
     turned: Sequence[str] = ()
     """Where the rows are a ladder: the share of questions that turn on it, and of these the hard.
     One mean over all data sets, each."""
@@ -104,9 +106,12 @@ def loss_left(cell: dict, row: Row) -> float | None:
     return statistics.mean(some) / statistics.mean(first) if some and any(first) else None
 
 
+PRESETS = ("DUR paper", "DUR script", "DUR")
+
+
 def ours(figures: str = "", name: str = "Ours", change: str = "") -> list[Row]:
     """The paper's method, as three presets read it."""
-    return [Row(name, figures, f"{one}{change}") for one in ("DUR paper", "DUR script", "DUR")]
+    return [Row(name, figures, f"{one}{change}") for one in PRESETS]
 
 
 BASELINES = [
@@ -119,6 +124,7 @@ BASELINES = [
         "PromptPG", "78.47±0.90 77.74±2.16 72.78±2.00 60.73±3.21 50.80±2.00 68.10±2.05", "PromptPG"
     ),
 ]
+_BEST = ",".join(row.ranker for row in BASELINES)
 _OURS = "80.60±0.35 92.40±0.20 85.37±0.32 65.00±2.69 57.60±1.91 76.19±1.09"
 _LADDER = ("random", "BM25", "PromptPG", "DUR paper")
 _HARD = {"Random": "29.17", "BM25": "46.12", "Rerank": "48.03", "Ours": "53.99"}
@@ -138,14 +144,11 @@ PAPER = {
         "table 3: accuracy with a head that learned on ethos, and on the data set itself",
         ["pubmedqa", "climate", "nq", "trex"],
         [
-            Row(
-                "Best baseline",
-                "78.93 83.22 55.00 62.13 69.82",
-                ",".join(row.ranker for row in BASELINES),
-            ),
+            Row("Best baseline", "78.93 83.22 55.00 62.13 69.82", _BEST),
             *ours("79.60 83.33 57.20 64.50 71.16", "cross-domain", "; from ethos"),
             *ours("80.60 85.37 57.60 65.00 72.14", "in-domain"),
         ],
+        held=[(f"{one}; from ethos", other) for one in PRESETS for other in (_BEST, one)],
     ),
     "dur-fig-3": Table(
         "figure 3: accuracy with BM25's shots, and what turns on the way",
@@ -437,6 +440,38 @@ def paper_table(out: Path, shown: Table) -> None:
             ]
             entries.append(percent([statistics.mean(means)] if whole else [], theirs.get("mean")))
             print(f"| {' | '.join([row.name, row.ranker, *entries])} |")
+        held = [line for pair in shown.held if (line := over(cells, model, columns, pair))]
+        if held:
+            print("", *held, sep="\n")
+
+
+def over(cells: Cells, model: str, columns: Sequence[tuple], pair: tuple[str, str]) -> str:
+    """What a ranker is above another, or the best of several by set, where both answered."""
+    sets, rights = [], []
+    for column in columns:
+        members = [chosen(cells, (model, *column), Row("", "", name)) for name in pair]
+        both = [by_question(some) for some in members]
+        if all(both):
+            sets.append(column[0])
+            rights.append(both)
+    if not sets:
+        return ""
+    own, other = ([column[side] for column in rights] for side in (0, 1))
+    means = [statistics.mean(map(statistics.mean, side)) for side in (own, other)]
+    name = "the best baseline of each" if "," in pair[1] else pair[1]
+    gained = bootstrap_interval(gains(own, other)).signed
+    told = f"{pair[0]} {means[0]:.3f}, {name} {means[1]:.3f}: {gained}"
+    return f"{told} (95 %, by question; {', '.join(sets)})"
+
+
+def gains(columns: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> list[float]:
+    """By question, of all data sets, each of which counts the same in their mean."""
+    questions = sum(map(len, columns))
+    return [
+        (own - other) * questions / len(columns) / len(column)
+        for column, rival in zip(columns, others, strict=True)
+        for own, other in zip(column, rival, strict=True)
+    ]
 
 
 def percent(values: Sequence[float], theirs: str | None) -> str:
@@ -448,9 +483,20 @@ def percent(values: Sequence[float], theirs: str | None) -> str:
 
 def best(cells: Cells, column: tuple, row: Row, value: Callable) -> list[float]:
     """The values over seeds of the row's ranker, or of the best of several."""
+    return known(chosen(cells, column, row, value), row, value)
+
+
+def chosen(
+    cells: Cells, column: tuple, row: Row, value: Callable = PAPER["dur-1"].value
+) -> list[dict]:
+    """The cells of these values."""
     ranked = [cells.get((*column, name), []) for name in row.ranker.split(",")]
-    known = [[x for c in some if (x := value(c, row)) is not None] for some in ranked]
-    return max(known, key=lambda values: statistics.mean(values) if values else -1.0)
+    return max(ranked, key=lambda some: statistics.mean(known(some, row, value) or [-1.0]))
+
+
+def known(some: Sequence[dict], row: Row, value: Callable) -> list[float]:
+    """The values that the cells have."""
+    return [found for cell in some if (found := value(cell, row)) is not None]
 
 
 def rungs(cells: Cells, column: tuple, rows: Sequence[Row]) -> list[list[int]]:
@@ -484,10 +530,10 @@ def table(out: Path) -> None:
         for name, members in found.items():
             print(f"{name:<{first}}{''.join(figures(members))}".rstrip())
     for model in sorted({key[0] for key in cells}):
-        gains = {key[1]: gain for key in cells if key[0] == model and (gain := above(cells, key))}
-        if len(gains) > 1:
-            told = ", ".join(f"{data} {gain[0]:+.3f}" for data, gain in gains.items())
-            mean = bootstrap_interval([gain for [gain] in gains.values()]).signed
+        by_set = {key[1]: gain for key in cells if key[0] == model and (gain := above(cells, key))}
+        if len(by_set) > 1:
+            told = ", ".join(f"{data} {gain[0]:+.3f}" for data, gain in by_set.items())
+            mean = bootstrap_interval([gain for [gain] in by_set.values()]).signed
             print(f"\n{short(model)}, DUR over the best baseline:\n{told}; mean {mean}")
         for line in over_rivals(cells, model):
             print(line)
@@ -521,18 +567,13 @@ def over_rivals(cells: Cells, model: str) -> Iterator[str]:
     rivals = [name for name in RIVALS if name in whole]
     if len(sets) < 2 or not rivals:
         return
-    questions = sum(count for *_, count in sets)
     yield f"\n{short(model)}, mean of {len(sets)} sets, and over others (95 %, by question)"
     yield f"{'':<17}{'accuracy':>9}{''.join(f'{rival:>27}' for rival in rivals)}"
     for name, columns in whole.items():
         line = f"{name:<17}{statistics.mean(map(statistics.mean, columns)):>9.3f}"
         for rival in rivals:
-            gains = [
-                (own - other) * questions / len(sets) / len(column)  # each set counts the same
-                for column, others in zip(columns, whole[rival], strict=True)
-                for own, other in zip(column, others, strict=True)
-            ]
-            line += f"{'' if name == rival else bootstrap_interval(gains).signed:>27}"
+            gained = bootstrap_interval(gains(columns, whole[rival])).signed
+            line += f"{'' if name == rival else gained:>27}"
         yield line.rstrip()
 
 

@@ -68,6 +68,26 @@ def test_the_best_baseline_is_the_best_by_data_set(grid, tmp_path, capsys):
     assert told == shown
 
 
+def test_a_head_from_other_data_is_held_against_the_best_of_each_set(grid, tmp_path, capsys):
+    half, no, yes = [1, 1, 0, 0], [0] * 4, [1] * 4
+    rows = [
+        *(("climate", name, 0, sum(right) / 4, right) for name, right in (
+            ("DUR; from ethos", half), ("BM25", half), ("Rerank", no), ("DUR", no),
+        )),
+        *(("trex", name, 0, sum(right) / 4, right) for name, right in (
+            ("DUR; from ethos", yes), ("BM25", no), ("Rerank", yes),
+        )),
+    ]  # fmt: skip
+    grid.paper_table(cells(tmp_path / "grid.jsonl", *rows), grid.PAPER["dur-3"])
+    *_, best, own = capsys.readouterr().out.splitlines()
+    assert best == (
+        "DUR; from ethos 0.750, the best baseline of each 0.750: "
+        "+0.000 (+0.000 to +0.000) (95 %, by question; climate, trex)"
+    )
+    assert own.startswith("DUR; from ethos 0.500, DUR 0.000: +0.500 (")
+    assert own.endswith("(95 %, by question; climate)")  # trex has no head of its own
+
+
 def test_what_turns_on_a_ladder_is_counted_as_in_every_ladder_of_three_rungs(grid):
     everything = [*product((0, 1), repeat=3)]  # each ladder once, one a question
     uncertain, hard = grid.turned([*zip(*everything, strict=True)])
