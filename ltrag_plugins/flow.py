@@ -38,6 +38,7 @@ import numpy as np
 from ltrag_plugins import errors
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llm.base import LLM, AsyncLLM, Direction, Encoder, GradientLLM, ScoringLLM
+from ltrag_plugins.llm.concurrency import _PASSING, _status
 from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
 from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Passage
 
@@ -447,8 +448,9 @@ def run_many(
     Per round that is one model call for each distinct generation setting and one search for each
     distinct `k`. When a merged call raises, the part of each flow is asked for once more by itself;
     a flow whose part fails again gets the exception at its own `yield`. Where the first three parts
-    fail, the others are not tried, nor are prompts that may not repeat (`Ask.may_repeat`).
-    Observers are told of a reply for each part.
+    fail, the others are not tried, nor are prompts that may not repeat (`Ask.may_repeat`). What is
+    wrong with the prompt (`InvalidInput`, or a 4xx status that does not pass) is not one of the
+    three. Observers are told of a reply for each part.
 
     Args:
         batch: most prompts (queries, texts) of one call, below 1 of which `InvalidInput` is raised;
@@ -543,7 +545,8 @@ def _side_by_side(
                     elif len(members) > 1 and _may_repeat(asked[i], replies, tried):
                         part = Step("reply", asked[i], flows=(i,), shares=(size,))
                         outcome = yield from _outcome(part)
-                        tried.append(not isinstance(outcome, Exception))
+                        if not _prompts_fault(outcome):
+                            tried.append(not isinstance(outcome, Exception))
                     else:
                         outcome = replies
                     resume(i, outcome)
@@ -556,6 +559,13 @@ def _may_repeat(request: Request, failure: Exception, tried: Sequence[bool]) -> 
     if hopeless or isinstance(failure, errors.ModelUnavailable):
         return False
     return not isinstance(request, Ask) or request.may_repeat is None or request.may_repeat()
+
+
+def _prompts_fault(outcome: _Outcome) -> bool:
+    """Whether a part failed for what is in it, which says nothing of the others."""
+    status = _status(outcome.__cause__ or outcome) if isinstance(outcome, Exception) else None
+    refused = status is not None and status // 100 == 4 and status not in _PASSING
+    return refused or isinstance(outcome, InvalidInput)
 
 
 @contextmanager

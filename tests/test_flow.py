@@ -18,6 +18,7 @@ from ltrag_plugins.errors import (
     NeedsGradients,
     NoRetriever,
     NoTokenProbabilities,
+    PromptTooLong,
     RetrievalError,
     RetrieverFailed,
     UnknownRequest,
@@ -420,6 +421,31 @@ def test_a_model_that_is_down_is_not_tried_for_each():
     found = run_many([asking(str(i)) for i in range(50)], World(llm=llm), return_exceptions=True)
     assert all(isinstance(one, ModelFailed) for one in found)
     assert [len(call) for call in llm.calls] == [50, 1, 1, 1]
+
+
+class Refused(Exception):
+    """What a client raises at a status."""
+
+    def __init__(self, status_code: int) -> None:
+        self.status_code = status_code
+
+
+@pytest.mark.parametrize(
+    ("fault", "own"),
+    [(PromptTooLong("9,000 tokens"), True), (Refused(400), True), (Refused(429), False)],
+)
+def test_only_failures_that_are_no_fault_of_the_prompt_give_a_model_up(fault, own):
+    def model(prompt: str) -> str:
+        if "bad" in prompt:
+            raise fault
+        return prompt
+
+    llm, prompts = ScriptedLLM(model), ["bad 1", "bad 2", "bad 3", "bad 4", "good 5", "good 6"]
+    found = run_many([ask(p) for p in prompts], World(llm), return_exceptions=True)
+    assert [isinstance(one, Exception) for one in found] == [True] * 4 + [not own] * 2
+    assert len(llm.calls) == (7 if own else 4)
+    turned = run_many([ask(p) for p in prompts[::-1]], World(llm), return_exceptions=True)
+    assert [isinstance(one, Exception) for one in turned] == [False] * 2 + [True] * 4
 
 
 def test_a_batch_that_fails_ends_the_others_where_exceptions_are_raised():
