@@ -535,6 +535,24 @@ async def test_a_thread_that_waits_for_a_person_goes_to_its_graph():
     )
 
 
+async def test_a_router_that_is_a_node_goes_on_where_its_graph_waits_for_a_person():
+    def pay(state):
+        return {"messages": [AIMessage(f"the order is {interrupt('approve?')}")]}
+
+    verdicts: list[bool] = []
+    judge = RuleGate(World(ScriptedLLM(str)), lambda question, draft: verdicts.pop(0))
+    router = GECERouter(judge, node_graph(pay))
+    parent = node_graph(router, checkpointer=InMemorySaver())
+    for way in ("sync", "async"):
+        kept: Any = {"configurable": {"thread_id": way}}
+        verdicts[:] = [True, False]
+        assert "__interrupt__" in parent.invoke(ASKED, kept)
+        go_on = Command(resume="approved")
+        out = parent.invoke(go_on, kept) if way == "sync" else await parent.ainvoke(go_on, kept)
+        assert out["messages"][-1].text == "the order is approved"
+        assert verdicts == [False]  # the gate was not asked again
+
+
 class Reading(TypedDict, total=False):
     question: str
     chat_history: Annotated[list[str], operator.add]

@@ -57,6 +57,20 @@ async def test_one_edge_routes_sync_and_async_runs(state):
     assert await both(compiled, {"question": "hi"}) == "from memory"
 
 
+class Both(BaseModel):
+    messages: Annotated[list[AnyMessage], add_messages] = []
+    question: str | None = None
+    answer: str = ""
+
+
+@pytest.mark.parametrize("empty", [None, ""])
+async def test_beside_an_empty_question_the_messages_are_read(empty):
+    compiled = graph(Both, gece_edge(GATE))
+    for text, answer in (("rare", "looked up"), ("hi", "from memory")):
+        state = {"messages": [HumanMessage(text)], "question": empty}
+        assert await both(compiled, state) == answer
+
+
 async def test_a_hundred_runs_of_the_graph_decide_side_by_side():
     model = FunctionChat(lambda question: soon("known"))
     compiled = graph(

@@ -56,6 +56,22 @@ def agent(*middleware):
     return create_agent(model, [search], middleware=list(middleware)), model
 
 
+def test_an_answer_about_a_picture_is_left_alone():
+    model = ScriptedLLM(lambda prompt: "I cannot see it")
+    middleware = SGICMiddleware(SGICCalibrator(model, settings=SAYS))
+    picture = {"type": "image", "url": "http://localhost/a.png"}
+    shown = HumanMessage([{"type": "text", "text": "What breed is this dog?"}, picture])
+    talk = [shown, AIMessage("A beagle.")]
+    assert middleware.after_agent({"messages": talk}, None) is None
+    follow_up = [*talk, HumanMessage("What colour is it?"), AIMessage("Brown.")]
+    assert middleware.after_agent({"messages": follow_up}, None) is None
+    assert model.prompts == []
+    other = [*follow_up, HumanMessage("Who keeps the bees?"), AIMessage("Nora.")]
+    assert (
+        middleware.after_agent({"messages": other}, None)["messages"][0].text == "I cannot see it"
+    )
+
+
 @pytest.mark.parametrize("rule", [always, never])
 async def test_where_the_model_knows_the_search_is_not_offered(rule):
     drafting = ScriptedLLM(lambda prompt: "a draft")

@@ -11,9 +11,11 @@ from langchain_core.runnables import (
     ConfigurableField,
     RunnableGenerator,
     RunnableLambda,
+    RunnableParallel,
     RunnablePassthrough,
 )
 from langgraph.graph import START, MessagesState, StateGraph
+from typing_extensions import TypedDict
 
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, ModelFailed
 from ltrag_plugins.flow import World
@@ -118,6 +120,61 @@ def test_a_history_of_pairs_is_read_as_one_of_messages(pair):
 def test_a_history_that_is_none_is_refused(history):
     with pytest.raises(InvalidInput, match="these are no messages"):
         GECERouter(gate(), search).invoke({"question": "rare", "chat_history": history})
+
+
+def test_a_follow_up_to_a_picture_goes_to_the_chain():
+    judge = gate(rule=never)
+    router = GECERouter(judge, lambda value: "the chain sees it")
+    picture = {"type": "image", "url": "http://localhost/a.png"}
+    talk = [HumanMessage([{"type": "text", "text": "What is this?"}, picture]), AIMessage("A car.")]
+    assert router.invoke([*talk, HumanMessage("What colour is it?")]) == "the chain sees it"
+    assert judge.world.llm.prompts == []
+    talk += [HumanMessage("What colour is it?"), AIMessage("Red.")]
+    assert router.invoke([*talk, HumanMessage("hi")]) != "the chain sees it"
+
+
+class Wanted(TypedDict):
+    question: str
+
+
+class Given(TypedDict):
+    answer: str
+    score: float
+    found: list[str]
+
+
+def test_a_mapping_that_a_function_declares_is_read_and_given():
+    def chain(value: Wanted) -> Given:
+        return {"answer": f"found for {value['question']}", "score": 1.0, "found": ["x"]}
+
+    router = GECERouter(gate(rule=never), chain)
+    draft = {"question": "hi", "answer": "known: hi", "score": None, "found": []}
+    assert router.invoke({"question": "hi"}) == draft
+    known = [f"rare {i}" if i % 2 else f"hi {i}" for i in range(20)]
+    llm = ScriptedLLM(lambda q: "who knows?" if "rare" in q else f"found for hi {q[-1]}")
+    fitted = GECERouter.fit(RunnableLambda(chain), llm=llm, questions=known, target_rate=0.5)
+    assert fitted.gate.report.questions == 20
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_mapping_without_a_known_key_for_the_answer_asks_which_it_is(seen):
+    def one(value):
+        return {"reply": "from the chain", "sources": ["x"]}
+
+    parts = {"reply": lambda value: "from the chain", "sources": lambda value: ["x"]}
+    for chain in (one,) if seen else (RunnableParallel(parts),):
+        router = GECERouter(gate(), chain)
+        if seen:
+            router.invoke("rare")
+        with pytest.raises(InvalidInput, match=r"'reply', 'sources'.*answer='\.\.\.'"):
+            router.invoke("hi")
+        assert GECERouter(gate(), chain, answer="reply").invoke("hi")["reply"] == "known: hi"
+
+
+def test_an_answer_that_is_assigned_last_needs_no_name():
+    chain = RunnablePassthrough.assign(sources=search) | RunnablePassthrough.assign(reply=search)
+    out = GECERouter(gate(), chain).invoke({"question": "hi"})
+    assert out == {"question": "hi", "sources": [], "reply": "known: hi"}
 
 
 def test_a_failing_step_before_the_gate_fails_its_own_question_alone():

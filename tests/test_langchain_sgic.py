@@ -292,6 +292,34 @@ def test_a_threads_next_question_is_searched_for():
     assert len(state["documents"]) == 1
 
 
+def test_after_a_search_that_found_nothing_a_threads_next_question_is_searched_for():
+    asked = []
+
+    def find(question):
+        asked.append(question)
+        return DOCUMENTS if "Ayr" in question else []
+
+    calibrator = looking(chat(), RunnableLambda(find), settings=SGICSettings(rounds=0))
+    builder = StateGraph(State).add_node("answer", calibrator).add_edge(START, "answer")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    thread = {"configurable": {"thread_id": "1"}}
+    for count, text in ((0, "Good morning?"), (3, "Where is Ayr?"), (0, "Thanks?")):
+        assert len(graph.invoke({"question": text}, thread)["documents"]) == count
+    assert asked == ["Good morning?", "Where is Ayr?", "Thanks?"]
+    assert calibrator.invoke({"question": QUESTION, "documents": []})["documents"] == []
+    assert len(asked) == 3  # outside of a graph an empty list asks the model alone
+
+
+def test_of_a_question_with_a_picture_the_words_are_read():
+    search, model = Search(), ladder()
+    picture = {"type": "image", "url": "http://localhost/a.png"}
+    asked = HumanMessage([{"type": "text", "text": QUESTION}, picture])
+    out = looking(model, search).invoke({"messages": [asked]})
+    assert out["question"] == search.asked[0][0] == QUESTION
+    assert out["answer"] == looking(ladder()).invoke(GIVEN)["answer"]
+    assert "\N{OBJECT REPLACEMENT CHARACTER}" not in "".join(model.prompts)
+
+
 @pytest.mark.parametrize(("most", "answer"), [(3, "East Lothian"), (2, "Pass.")])
 async def test_a_graph_looks_for_more_while_the_answer_is_uncertain_and_then_gives_up(most, answer):
     def alone(prompt: str):

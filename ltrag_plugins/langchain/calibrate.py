@@ -14,6 +14,7 @@ from typing_extensions import TypedDict  # the one that pydantic reads on Python
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Fetch, Flow, World, arun, run
+from ltrag_plugins.gece.decision import NOT_TEXT
 from ltrag_plugins.langchain.component import Asked, Asking, Component, entries_of, in_graph, plain
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.model import model_of, run_merged, runs_of
@@ -179,8 +180,9 @@ class SGICCalibrator(Component):
         """The question, standing alone, and the documents that were put in or found."""
         if isinstance(asked, Exception):
             raise asked
-        question = (yield from standalone(*asked)) if asked.history else asked.question
-        question = question.strip()
+        question = asked.question.replace(NOT_TEXT, "").strip()  # of a picture it reads the words
+        if asked.history:
+            question = (yield from standalone(question, asked.history)).strip()
         entries, in_node = entries_of(value), in_graph(config)
         documents = entries.get(self.documents_key)
         if in_node and self.retriever is not None and _put_out(documents):
@@ -268,9 +270,9 @@ class _Given(NamedTuple):
 
 
 def _put_out(documents: Any) -> bool:
-    """Whether these are the documents of a calibrator's answer."""
-    listed = documents if isinstance(documents, list) else []
-    return bool(listed) and all("sgic" in getattr(one, "metadata", ()) for one in listed)
+    """Whether these are the documents of a calibrator's answer, which may be none."""
+    listed = isinstance(documents, list)
+    return listed and all("sgic" in getattr(one, "metadata", ()) for one in documents)
 
 
 def _with_metadata(document: Document, scores: ScoredDocument) -> Document:

@@ -3,6 +3,7 @@ calls that are runs of their own.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property, partial
 from importlib import import_module
@@ -51,8 +52,8 @@ def conversation_of(value: Any, key: str = "question") -> Asked:
     """The question in a string, a message, a prompt, or a mapping or state that holds one.
 
     A mapping or state gives its entry `key`, with `chat_history` (or a `history` of messages)
-    before it, else its `messages`; of messages the last human one is the question. LangGraph's
-    `Command` holds none.
+    before it, else its `messages`; of messages the last human one is the question. One that comes
+    right after a picture is no text either. LangGraph's `Command` holds none.
     """
     match value:
         case str():
@@ -66,7 +67,8 @@ def conversation_of(value: Any, key: str = "question") -> Asked:
     if hasattr(value, "goto") and hasattr(value, "resume"):  # a Command to a graph that stopped
         return Asked(NOT_TEXT)
     entries = entries_of(value)
-    if key in entries:
+    # a state may have an empty entry for it, by default
+    if key in entries and (entries[key] or "messages" not in entries):
         asked = conversation_of(entries[key], key)
         earlier = () if asked.history else _earlier(entries)
         return Asked(asked.question, _turns(_spoken(earlier))) if earlier else asked
@@ -121,7 +123,9 @@ def _last_human(messages: Any) -> Asked:
     read = _messages(messages)
     for i in reversed(range(len(read))):
         if isinstance(read[i], HumanMessage):
-            return Asked(_text(read[i]), _turns(read[:i]))
+            before = [_text(one) for one in read[:i] if isinstance(one, HumanMessage)]
+            shown = NOT_TEXT in "".join(before[-1:])
+            return Asked(_text(read[i]) + NOT_TEXT * shown, _turns(read[:i]))
     raise InvalidInput(f"there is no human message in {messages!r:.80} to take as the question.")
 
 
@@ -220,6 +224,15 @@ class Shape:
     def _declared(self) -> Any:
         return _form_of(self.chain)  # 10 ms for a graph
 
+    @cached_property
+    def _arrays(self) -> Mapping[str, bool]:
+        """Whether entries that the chain declares with a type are lists."""
+        with suppress(PydanticUserError):
+            entries = properties_of(self.chain.get_output_jsonschema()).items()
+            kinds = {"type", "anyOf", "$ref"}
+            return {k: v.get("type") == "array" for k, v in entries if kinds & v.keys()}
+        return {}
+
     def note(self, output: Any) -> None:
         """Remember the form of the chain's output."""
         if self._seen is None:
@@ -249,15 +262,16 @@ class Shape:
                 remedy = "give a chain that answers (direct=...), or answer="
                 raise InvalidInput(f"the chain's output has no field for a draft; {remedy}")
             chosen = next((key for key in ("messages", *ANSWER_KEYS) if key in keys), keys[-1])
-            told = fields or _channels(self.chain)
-            if chosen not in ("messages", *ANSWER_KEYS) and len(keys) > 1 and told:
+            guessed = chosen not in ("messages", *ANSWER_KEYS) and len(keys) > 1
+            if guessed and not isinstance(_steps(self.chain)[-1], RunnableAssign):
                 remedy = "name the key of the answer: answer='...'"
                 raise InvalidInput(f"the chain's output, or state, has {keys}; {remedy}")
         if chosen == "messages":
             return {"messages": [message_chunk_to_message(message)]}
         given = value if isinstance(value, Mapping) else {}
         # a list as `create_retrieval_chain` puts it out where it found nothing; no number is None
-        empty: dict[str, Any] = {k: [] if self._lists.get(k, True) else None for k in keys}
+        lists = {**self._arrays, **self._lists}
+        empty: dict[str, Any] = {k: [] if lists.get(k, True) else None for k in keys}
         empty |= {"question": decision.question} if "question" in empty else {}
         if fields is None:
             return {**empty, **given, chosen: str(message.text)}
@@ -326,13 +340,25 @@ class Shape:
     def with_thread(self, value: Any, config: RunnableConfig) -> Any:
         """A turn with what its thread holds before it, for the gate and for audits; no question,
         if the graph waits there for a person."""
+        if in_graph(config) and self._node is not None:
+            with suppress(ValueError):  # that graph keeps no threads
+                return NOT_TEXT if self._node.get_state(config).next else value
         found = self._thread(config)
         return _joined(value, found[0].get_state(found[1])) if found else value
 
     async def awith_thread(self, value: Any, config: RunnableConfig) -> Any:
         """As `with_thread`."""
+        if in_graph(config) and self._node is not None:
+            with suppress(ValueError):
+                return NOT_TEXT if (await self._node.aget_state(config)).next else value
         found = self._thread(config)
         return _joined(value, await found[0].aget_state(found[1])) if found else value
+
+    @property
+    def _node(self) -> Any:
+        """The graph, where it can be a node of another one; else None."""
+        graph = unbound(self.chain)
+        return graph if self.is_graph and hasattr(graph, "builder") else None
 
     def _thread(self, config: RunnableConfig) -> tuple[Any, RunnableConfig] | None:
         """The graph, and the config that reads a thread of it; None: the call is in no thread."""
@@ -367,8 +393,7 @@ def _made(model: Any, entries: dict[str, Any]) -> Any:
 def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | type[BaseModel] | None:
     """What a chain says that it puts out: "text", "message", a mapping's keys, a model of pydantic;
     None: it does not say."""
-    whole, chain = chain, unbound(chain)
-    steps, keys = chain.steps if isinstance(chain, RunnableSequence) else [chain], list[str]()
+    whole, chain, steps, keys = chain, unbound(chain), _steps(chain), list[str]()
     while steps and isinstance(steps[-1], RunnableAssign | RunnableParallel):
         last = steps.pop()
         parallel: Any = last.mapper if isinstance(last, RunnableAssign) else last
@@ -391,10 +416,21 @@ def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | type[BaseMode
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind
     try:
-        properties = chain.get_output_jsonschema().get("properties")
+        return tuple(properties_of(chain.get_output_jsonschema())) or None
     except PydanticUserError:  # it holds a type without a JSON schema
         return None
-    return tuple(properties) if properties else None
+
+
+def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a JSON schema says of a mapping's entries; it may name another one for the whole."""
+    _, _, name = str(schema.get("$ref", "")).rpartition("/")
+    return schema.get("$defs", {}).get(name, schema).get("properties", {})
+
+
+def _steps(chain: Any) -> list[Any]:
+    """A sequence's, else the one Runnable."""
+    chain = unbound(chain)
+    return [*chain.steps] if isinstance(chain, RunnableSequence) else [chain]
 
 
 def unbound(chain: Any) -> Any:

@@ -28,6 +28,7 @@ from ltrag_plugins.langchain.component import (
     conversation,
     conversation_of,
     entries_of,
+    properties_of,
 )
 from ltrag_plugins.langchain.model import model_of
 from ltrag_plugins.llm.base import LLM
@@ -143,7 +144,7 @@ def _bare(chunk: Any) -> Any:
 
 def _as_input(text: str, chain: Runnable[Any, Any], key: str) -> Any:
     """The text in the form that the chain declares to take."""
-    properties = chain.get_input_jsonschema().get("properties", {})
+    properties = properties_of(chain.get_input_jsonschema())
     if key in properties:
         return {key: text}
     if "messages" in properties:

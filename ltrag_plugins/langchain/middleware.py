@@ -10,9 +10,9 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
 from ltrag_plugins.errors import checked, missing_extra
-from ltrag_plugins.gece.decision import DecidingGate
+from ltrag_plugins.gece.decision import NOT_TEXT, DecidingGate
 from ltrag_plugins.langchain.calibrate import SGICCalibrator
-from ltrag_plugins.langchain.component import Asking
+from ltrag_plugins.langchain.component import Asking, conversation_of
 from ltrag_plugins.langchain.gate import _gate_step, _OnError
 from ltrag_plugins.tokenize import words
 
@@ -97,7 +97,7 @@ class SGICMiddleware(AgentMiddleware):
     """The agent's last message becomes the calibrated answer, or the refusal: from what the tools
     returned since the last human message (but its errors), with the scores as
     `response_metadata["sgic"]`. One that a tool returned, that calls tools, that is a structured
-    response, or that answers no word is left alone."""
+    response, or that answers a picture or no word is left alone."""
 
     def __init__(self, calibrator: SGICCalibrator) -> None:
         super().__init__()
@@ -117,7 +117,10 @@ class SGICMiddleware(AgentMiddleware):
         messages = state["messages"]
         start = max((i for i, m in enumerate(messages) if isinstance(m, HumanMessage)), default=-1)
         last = messages[-1] if start >= 0 and not state.get("structured_response") else None
-        if not isinstance(last, AIMessage) or last.tool_calls or not words(messages[start].text):
+        if not isinstance(last, AIMessage) or last.tool_calls:
+            return None
+        question = conversation_of(messages[: start + 1]).question
+        if NOT_TEXT in question or not words(question):
             return None
         replies = [m for m in messages[start:] if isinstance(m, ToolMessage)]
         found = [message for message in replies if message.status != "error"]
