@@ -5,8 +5,8 @@ from ltrag_plugins.errors import InvalidInput, NoRetriever, RetrieverFailed
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods.direct import direct, single_retrieval
-from ltrag_plugins.prompts.templates import passages_block, reading_prompt
-from ltrag_plugins.types import Passage
+from ltrag_plugins.prompts.templates import passages_block, reading_prompt, standalone
+from ltrag_plugins.types import Generation, Passage
 
 EMMA = Passage("Emma is a novel by Jane Austen.", title="Emma")
 
@@ -71,3 +71,19 @@ def test_a_retriever_that_raises_or_is_not_there_is_named():
     assert isinstance(caught.value.__cause__, ConnectionError)
     with pytest.raises(NoRetriever, match="retriever="):
         run(single_retrieval("Who?"), World(llm=echo()))
+
+
+TURNS = [("human", "Tell me about Quarry Lane."), ("ai", "It has nine houses.")]
+
+
+def test_a_long_follow_up_stands_alone_with_its_end():
+    long = f"and of house 7, {' '.join(f'clause{i}' for i in range(90))} who lives there now?"
+    llm = ScriptedLLM(lambda prompt: f"On Quarry Lane, {long}" if long in prompt else "?")
+    assert run(standalone(long, TURNS), World(llm=llm)) == f"On Quarry Lane, {long}"
+
+
+@pytest.mark.parametrize("reason", ["length", "max_tokens", "MAX_TOKENS"])
+def test_a_rewritten_question_that_was_cut_is_not_asked(reason):
+    for ends, asked in ((reason, "who lives there?"), ("stop", "who lives on")):
+        llm = ScriptedLLM(lambda _, ends=ends: Generation("who lives on", finish_reason=ends))
+        assert run(standalone("who lives there?", TURNS), World(llm=llm)) == asked

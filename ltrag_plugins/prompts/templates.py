@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Embed, Fetch, Flow, Request, ask, changing
 from ltrag_plugins.settings import Holds
-from ltrag_plugins.tokenize import PIECE
+from ltrag_plugins.tokenize import PIECE, words
 from ltrag_plugins.types import Answer, Generation, Passage, Question
 from ltrag_plugins.uncertainty import yes_probability
 
@@ -40,6 +40,8 @@ ReadingTemplate = Annotated[str, Holds("passages", "question")]
 
 _MOST_WORDS = 200  # of a passage or turn that a prompt shows
 _TURNS = 10  # the last ones, that a follow-up is read with
+_ROOM = 64  # tokens to rewrite each 16 words of one; in steps, as equal ones share a call
+_CUT = ("length", "max_tokens")  # finish reasons, in lower case
 _T = TypeVar("_T")
 
 
@@ -92,7 +94,8 @@ def answer_from(
 
 
 def standalone(question: str, history: Sequence[tuple[str, str]] = ()) -> Flow[str]:
-    """A follow-up as a question that stands alone: one model call, none without a history.
+    """A follow-up as a question that stands alone: one model call, none without a history. It
+    stays as it is where the model's reply is empty, or cut.
 
     Args:
         history: the turns before it, oldest first: who spoke, and the text.
@@ -101,8 +104,10 @@ def standalone(question: str, history: Sequence[tuple[str, str]] = ()) -> Flow[s
         return question
     said = "\n".join(f"{who}: {beginning(text)}" for who, text in history[-_TURNS:])
     prompt = filled(_CONDENSE_PROMPT, history=said, question=question)
-    [reply] = yield from ask(prompt, stop=("\n",))
-    return reply.text.strip() or question
+    room = _ROOM * (1 + len(words(question)) // 16)
+    [reply] = yield from ask(prompt, max_tokens=room, stop=("\n",))
+    cut = (reply.finish_reason or "").lower() in _CUT
+    return (not cut and reply.text.strip()) or question
 
 
 def judging(question: str, answer: str, reference: str) -> Flow[float]:
