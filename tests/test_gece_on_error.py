@@ -135,3 +135,8 @@ def test_a_turn_that_is_no_question_retrieves_unless_errors_are_raised(turn):
     assert decision.reason.startswith("this is no question for the gate")
     with pytest.raises((EmptyQuestion, PromptTooLong)):
         run(guarded(turn, gate, "raise"), gate.world)
+    history, asked = [("human", "what is item 3?"), ("ai", "thing3")], len(llm.prompts)
+    assert run(guarded(turn, gate, history=history), gate.world) == decision
+    with pytest.raises((EmptyQuestion, PromptTooLong)):
+        run(guarded(turn, gate, "raise", history=history), gate.world)
+    assert len(llm.prompts) == asked  # none is spent on making it stand alone

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -106,7 +107,7 @@ def guarded(
     """As `gate.deciding`; where the model fails, a decision to retrieve that says why.
 
     A question that holds `NOT_TEXT` retrieves. One with a `history` (see
-    `prompts.templates.standalone`) is made to stand alone first.
+    `prompts.templates.standalone`) is made to stand alone first, if the gate takes it for one.
 
     A model fails that cannot be reached, gives no token probabilities where the gate reads them,
     sends what cannot be used, or has its answer cut by a content filter. The decision then has an
@@ -122,6 +123,8 @@ def guarded(
         why = "the input holds what is no text, as an image or a command"
         return _announced(_blind(question, why))
     try:
+        if history:
+            _check_turn(question, gate)
         question = yield from standalone(question, history)
         decision = yield from gate.deciding(question)
         if getattr(decision.draft, "finish_reason", None) == "content_filter":
@@ -135,6 +138,12 @@ def guarded(
             why = "the gate's model failed"
             _logger.warning("the gate's model failed, so the question retrieves: %s", error)
         return _announced(_blind(question, why, error))
+
+
+def _check_turn(question: str, gate: Gate) -> None:
+    """Raise what the gate raises of a turn before it asks anything."""
+    with closing(gate.deciding(question)) as flow, suppress(StopIteration):
+        next(flow)
 
 
 def _blind(question: str, why: str, *error: object) -> Decision:
