@@ -495,6 +495,26 @@ def test_every_decision_is_a_line_of_the_log_without_the_text(gate, caplog):
     assert QUESTIONS[7] in caplog.messages[-1]
 
 
+def test_half_of_a_surrogate_pair_is_logged_stored_and_compared(gate, tmp_path, caplog):
+    odd = "Which city is number 8 \ud83d of the list?"
+    assert question_digest(odd) != question_digest(odd.replace("\ud83d", "\ud83e"))
+    path, always = tmp_path / "s", replace(gate, fitted=replace(gate.fitted, threshold=-math.inf))
+    with caplog.at_level(logging.DEBUG, "ltrag_plugins.gece.decision"):
+        for router, _, ask in routers(always, store=path, audit_rate=1.0):
+            assert ask(odd) == "City 7"
+            assert router.settle()
+            assert router.monitor.failed == 0
+    assert "number 8 \\ud83d of" in caplog.text
+    learning = {"llm": gate.world.llm, "store": tmp_path / "l"}
+    router = langchain.GECERouter.learning(RunnableLambda(lambda text: "City 7"), **learning)
+    assert router.invoke(odd) == "City 7"
+    assert router.settle()
+    with DecisionStore(path) as store, DecisionStore(tmp_path / "l") as learned:
+        assert [one.question for one in store.records(1, 9)] == [question_digest(odd)] * 2
+        [outcome], _ = learned.sample(0, 9)
+    assert outcome.evidence.question == odd
+
+
 def test_the_log_does_not_quote_the_question_where_the_model_failed(gate, caplog):
     def fails(prompt: str) -> str:
         raise ConnectionError(f"no answer to {prompt}")

@@ -154,7 +154,7 @@ def _blind(question: str, why: str, *error: object) -> Decision:
 
 def question_digest(question: str) -> str:
     """16 hex digits that tell a question from others without its text."""
-    return hashlib.sha256(question.strip().encode()).hexdigest()[:16]
+    return hashlib.sha256(question.strip().encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _announced(decision: Decision) -> Decision:
