@@ -332,3 +332,22 @@ async def test_the_selector_chooses_inside_a_router_query_engine_sync_and_async(
             result = response.metadata["selector_result"]
             assert result == awaited.metadata["selector_result"]
             assert result.reason == "the rule says so"
+
+
+class Awaited(CustomQueryEngine):
+    """An engine that has no sync call."""
+
+    def custom_query(self, query_str: str) -> str:
+        raise NotImplementedError("await it")
+
+    async def acustom_query(self, query_str: str) -> str:
+        await asyncio.sleep(0.01)
+        return "Paris"
+
+
+def test_audits_are_made_where_each_call_has_a_loop_that_ends_with_it():
+    router = GECERouter(gate(never), Awaited(), audit_rate=1.0)
+    for _ in range(20):
+        asyncio.run(router.aquery(KNOWN))
+    assert router.settle(30)
+    assert (router.monitor.audits, router.monitor.failed) == (20, 0)

@@ -2,17 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass
 from statistics import median
 from threading import Thread
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, TypeVar
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.types import Generation
 
+PAUSE = 0.05
+"""Seconds before an audit is asked in the loop of the call."""
 _TIMED = 3  # runs that are timed, one after the other
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
@@ -48,6 +51,31 @@ def event_loop() -> Iterator[asyncio.AbstractEventLoop]:
         yield loop
     finally:
         loop.call_soon_threadsafe(loop.stop)
+
+
+def awaited_in(
+    loop: asyncio.AbstractEventLoop, ask: Callable[[], Coroutine[Any, Any, _T]], pause: float = 0.0
+) -> _T:
+    """What `ask` gives in a loop that another thread runs; where that ends first, in one of ours.
+
+    Args:
+        pause: seconds before it is asked. A loop that ends with its call, as `asyncio.run` makes
+            it, has ended by then; what it began and did not end would be complained about.
+
+    Raises:
+        CancelledError: it was cancelled in ours too.
+    """
+    found: Future[_T] | None = None
+    sleep(pause)
+    with suppress(CancelledError):  # of a loop that ends
+        while loop.is_running():  # what is left in one that does not run never ends
+            found = found or asyncio.run_coroutine_threadsafe(ask(), loop)
+            if wait([found], 0.2).done:
+                return found.result()
+    try:
+        return asyncio.run(ask())
+    except asyncio.CancelledError as error:  # it is no Exception, and would end the thread
+        raise CancelledError from error
 
 
 @dataclass(frozen=True, slots=True)

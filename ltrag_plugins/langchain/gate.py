@@ -32,7 +32,7 @@ from pydantic import BeforeValidator, ConfigDict, create_model
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.decision import DecidingGate, Decision, checked_gate, guarded
 from ltrag_plugins.gece.monitor import Monitor, Watch
-from ltrag_plugins.gece.savings import Savings
+from ltrag_plugins.gece.savings import PAUSE, Savings, awaited_in
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.langchain.component import (
     Asking,
@@ -519,7 +519,7 @@ class GECERouter(Component):
     ) -> Any:
         """What the chain puts out too, asked in a thread of ours as the call asked, but in a
         conversation of its own, as the answer would go into the caller's; a chain that can only be
-        awaited is asked in the loop of the call."""
+        awaited is asked in the loop of the call, while that runs."""
         given = config.get("configurable", {})
         kept = {k: v for k, v in given.items() if k not in _CONVERSATION and k[:2] != "__"}
         kept |= conversation()
@@ -535,7 +535,7 @@ class GECERouter(Component):
         async def asked() -> Any:
             return await self.retrieving.ainvoke(value, how, **more)
 
-        found = asyncio.run_coroutine_threadsafe(asked(), loop).result()
+        found = awaited_in(loop, asked, PAUSE)
         self._awaited = True
         return found
 

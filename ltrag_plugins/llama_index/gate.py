@@ -40,7 +40,7 @@ from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import arun, run
 from ltrag_plugins.gece.decision import NOT_TEXT, DecidingGate, Decision, checked_gate, guarded
 from ltrag_plugins.gece.monitor import Monitor, Watch
-from ltrag_plugins.gece.savings import Savings, Usage
+from ltrag_plugins.gece.savings import PAUSE, Savings, Usage, awaited_in
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.model import LlamaIndexLLM, model_of
@@ -345,7 +345,7 @@ class GECERouter(BaseQueryEngine):
             cost = Usage(seconds=seconds) if learned else None
             retrieved = (lambda: text) if text is not None else None
             if not decision.retrieve:
-                retrieved = partial(asked, self._query_engine, query, loop)
+                retrieved = partial(asked, self._query_engine, query, loop, PAUSE)
             self._watch.saw(decision, retrieved, cost)
 
         pieces = getattr(response, "response_gen", None)
@@ -432,14 +432,20 @@ def answer_of(response: schema.RESPONSE_TYPE) -> str:
     return said if left and said != EMPTY_RESPONSE else ""
 
 
-def asked(engine: BaseQueryEngine, query: QueryType, loop: asyncio.AbstractEventLoop | None) -> str:
-    """The text of an engine's answer; one that can only be awaited is asked in the loop."""
+def asked(
+    engine: BaseQueryEngine,
+    query: QueryType,
+    loop: asyncio.AbstractEventLoop | None,
+    pause: float = 0.0,
+) -> str:
+    """The text of an engine's answer; one that can only be awaited is asked in the loop, while that
+    runs."""
     try:
         return answer_of(engine.query(query))
     except NotImplementedError:
         if loop is None:
             raise
-    return answer_of(asyncio.run_coroutine_threadsafe(engine.aquery(query), loop).result())
+    return answer_of(awaited_in(loop, lambda: engine.aquery(query), pause))
 
 
 def _with(decision: Decision, response: Any, **parts: Any) -> schema.RESPONSE_TYPE:
