@@ -1,9 +1,14 @@
-"""GECERouter in LangChain: audits after the caller's loop."""
+"""GECERouter in LangChain: audits after the caller's loop, batches with a failing input."""
 
 import asyncio
 
+import pytest
+from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
 
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World
 from ltrag_plugins.langchain import GECERouter
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -12,6 +17,10 @@ from tests.gates import RuleGate, never
 
 def gate(rule=never) -> RuleGate:
     return RuleGate(World(llm=ScriptedLLM(lambda prompt: "City 7")), rule)
+
+
+def rare(question, draft) -> bool:
+    return "rare" in question
 
 
 async def city(text: str) -> str:
@@ -51,3 +60,39 @@ def test_a_chain_that_cancels_itself_fails_its_audits_and_ends_no_thread():
         asyncio.run(router.ainvoke(f"Which city is number {i}?"))
     assert router.settle(30)
     assert (router.monitor.audits, router.monitor.failed) == (0, 4)
+
+
+async def test_a_shape_that_fails_for_one_input_of_a_batch_leaves_the_others_theirs():
+    def shape(decision) -> str:
+        if "bad" in decision.question:
+            raise KeyError("no slot")
+        return decision.answer
+
+    router = GECERouter(gate(rare), lambda text: f"found for {text}", answer=shape)
+    inputs = ["rare one", "bad", "fine"]
+    for found in (
+        router.batch(inputs, return_exceptions=True),
+        await router.abatch(inputs, return_exceptions=True),
+    ):
+        assert (found[0], found[2]) == ("found for rare one", "City 7")
+        assert isinstance(found[1], KeyError)
+    with pytest.raises(KeyError):
+        router.batch(inputs)
+
+
+async def test_what_cannot_follow_its_thread_leaves_the_others_of_a_batch_theirs():
+    graph = StateGraph(MessagesState).add_node("n", lambda state: {"messages": ["found"]})
+    graph = graph.add_edge(START, "n").compile(InMemorySaver())
+    router = GECERouter(gate(rare), graph, condense=None)
+    first, second = ({"configurable": {"thread_id": name}} for name in "ab")
+    given = {"messages": [HumanMessage("a rare one")]}
+    router.batch([given, given], [first, second])
+    inputs, configs = [{"messages": 5}, given], [first, second]
+    for found in (
+        router.batch(inputs, configs, return_exceptions=True),
+        await router.abatch(inputs, configs, return_exceptions=True),
+    ):
+        assert isinstance(found[0], InvalidInput)
+        assert found[1]["messages"][-1].text == "found"
+    with pytest.raises(InvalidInput):
+        router.batch(inputs, configs)

@@ -438,10 +438,21 @@ class GECERouter(Component):
     def _batch(
         self, values: list[Any], config: list[RunnableConfig], *, keep_going: bool, **kwargs: Any
     ) -> list[Any]:
-        given = zip(values, config, strict=True)
-        turns = [_Turn(value, self._shape.with_thread(value, how)) for value, how in given]
-        wholes = [turn.whole for turn in turns]
-        outputs = self._gate.batch(wholes, config, return_exceptions=keep_going)
+        def kept(work: Callable[..., Any], *given: Any) -> Any:
+            try:
+                return work(*given)
+            except Exception as error:
+                if not keep_going:
+                    raise
+                return error
+
+        outputs = [*map(partial(kept, self._shape.with_thread), values, config)]
+        turns = [*map(_Turn, values, outputs)]
+        read = [i for i, whole in enumerate(outputs) if not isinstance(whole, Exception)]
+        asked = [outputs[i] for i in read], [config[i] for i in read]
+        verdicts = self._gate.batch(*asked, return_exceptions=keep_going)
+        for i, verdict in zip(read, verdicts, strict=True):
+            outputs[i] = verdict
         decided = [i for i, one in enumerate(outputs) if isinstance(one, _Verdict)]  # or an error
         branches = {i: self._chosen(outputs[i], turns[i], config[i]) for i in decided}
         groups = defaultdict[int, list[int]](list)
@@ -456,7 +467,7 @@ class GECERouter(Component):
             answers = runnable.batch([*asked], [*configs], return_exceptions=keep_going, **kwargs)
             for i, answer in zip(members, answers, strict=True):
                 failed = isinstance(answer, Exception)
-                outputs[i] = answer if failed else self._shown(branches[i], answer, kwargs)
+                outputs[i] = answer if failed else kept(self._shown, branches[i], answer, kwargs)
         return outputs
 
     def _chosen(self, verdict: _Verdict, turn: "_Turn", config: RunnableConfig) -> "_Branch":
