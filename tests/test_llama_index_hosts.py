@@ -243,6 +243,21 @@ async def test_a_decision_goes_to_no_other_question_and_to_no_other_gate():
     assert str(await mine.aquery(KNOWN[0])) == DRAFT
 
 
+@pytest.mark.parametrize("question", [KNOWN[0], UNKNOWN[0]])
+async def test_a_decision_that_no_router_took_is_not_kept_for_a_later_query(question):
+    model = ScriptedLLM(draft)
+    deciding = gate(model)
+    plain = [QueryEngineTool.from_defaults(engine(), description=name) for name in ("a", "b")]
+    router = RouterQueryEngine(GECESelector(deciding), plain, llm=FunctionLLM(read))
+    later = GECERouter(deciding, engine())
+    router.query(question)
+    later.query(question)
+    assert model.prompts == [question] * 2
+    await router.aquery(question)
+    await later.aquery(question)
+    assert model.prompts == [question] * 4
+
+
 async def test_a_router_of_retrievers_chooses_by_the_gate():
     looking, other = KeywordRetriever(), KeywordRetriever()
     offered = [

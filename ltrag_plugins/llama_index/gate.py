@@ -50,8 +50,9 @@ from ltrag_plugins.llm.base import LLM, Encoder
 _OnError = Literal["retrieve", "raise"]
 EMPTY_RESPONSE = "Empty Response"
 """What LlamaIndex's engines say where nothing was found."""
-_decided: ContextVar[tuple[Any, Decision] | None] = ContextVar("gece_decided", default=None)
-"""What a selector's gate decided, for the tool that it chose: both run in one context."""
+_decided: ContextVar[tuple[Any, QueryBundle, Decision] | None]
+_decided = ContextVar("gece_decided", default=None)
+"""What a selector's gate decided of a query, for the direct tool: both run in one context."""
 _dispatcher = get_dispatcher(__name__)
 
 
@@ -88,10 +89,11 @@ def _question(query: QueryBundle) -> str:
     return query.query_str + NOT_TEXT * bool(query.image_path)
 
 
-def _taken(gate: DecidingGate, question: str) -> Decision | None:
-    """The decision of the selector before, where it is this gate's and of this question; once."""
-    held, decision = _decided.get() or (None, None)
-    if decision is None or held is not gate or decision.question != question:
+def _taken(gate: DecidingGate, query: QueryBundle) -> Decision | None:
+    """The decision of the selector before, where it is this gate's and of this very query, and not
+    of an earlier one in the same words; once."""
+    held, decided, decision = _decided.get() or (None, None, None)
+    if held is not gate or decided is not query:
         return None
     _decided.set(None)
     return decision
@@ -308,7 +310,7 @@ class GECERouter(BaseQueryEngine):
 
     def _query(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
         gate, question = self._gate, _question(query_bundle)
-        decision = _taken(gate, question) or gece_decide(gate, question, self._on_error)
+        decision = _taken(gate, query_bundle) or gece_decide(gate, question, self._on_error)
         engine, began = self._query_engine if decision.retrieve else self._direct, perf_counter()
         if isinstance(engine, BaseQueryEngine):
             response = engine.query(query_bundle)
@@ -319,7 +321,7 @@ class GECERouter(BaseQueryEngine):
 
     async def _aquery(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
         gate, question, loop = self._gate, _question(query_bundle), asyncio.get_running_loop()
-        decision = _taken(gate, question) or await gece_adecide(gate, question, self._on_error)
+        decision = _taken(gate, query_bundle) or await gece_adecide(gate, question, self._on_error)
         engine, began = self._query_engine if decision.retrieve else self._direct, perf_counter()
         if isinstance(engine, BaseQueryEngine):
             response = await engine.aquery(query_bundle)
@@ -506,6 +508,7 @@ class GECESelector(NoPrompts, BaseSelector):
         decision, theirs = gece_decide(self._gate, _question(query), self._on_error), None
         if self._among and decision.retrieve:
             theirs = self._among.select([choices[place] for place in places], query)
+        _decided.set(None if decision.retrieve else (self._gate, query, decision))
         return self._selection(decision, places, theirs)
 
     async def _aselect(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
@@ -513,6 +516,7 @@ class GECESelector(NoPrompts, BaseSelector):
         decision, theirs = await gece_adecide(self._gate, _question(query), self._on_error), None
         if self._among and decision.retrieve:
             theirs = await self._among.aselect([choices[place] for place in places], query)
+        _decided.set(None if decision.retrieve else (self._gate, query, decision))
         return self._selection(decision, places, theirs)
 
     def _retrieving(self, choices: Sequence[ToolMetadata]) -> list[int]:
@@ -528,7 +532,6 @@ class GECESelector(NoPrompts, BaseSelector):
     def _selection(
         self, decision: Decision, places: list[int], theirs: SelectorResult | None
     ) -> SelectorResult:
-        _decided.set((self._gate, decision))
         ours = SingleSelection(index=0, reason="")
         selections = [
             SingleSelection(
