@@ -1,6 +1,7 @@
 """A gate at work: what its monitor says, and what audits cost nobody."""
 
 import asyncio
+import atexit
 import copy
 import gc
 import logging
@@ -8,8 +9,12 @@ import math
 import pickle
 import random
 import re
+import sqlite3
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -393,6 +398,60 @@ def test_the_threads_of_a_router_end_with_it(gate):
     for thread in threads:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
+
+
+def test_all_routers_together_leave_one_thing_for_the_end_of_a_process(gate):
+    decision, left = gate.decide(QUESTIONS[7]), []
+    for rate in [1.0] + [0.0] * 100 + [1.0] * 3:
+        watch = Watch(gate, audit_rate=rate)
+        watch.saw(decision, lambda: "City 7")
+        assert watch.settle()
+        left.append(atexit._ncallbacks())
+    assert left == left[:1] * 104
+
+
+ENDS = """
+import sys, time
+from tests.gates import RuleGate, never
+from ltrag_plugins.flow import World
+from ltrag_plugins.gece.monitor import Watch
+from ltrag_plugins.llm.scripted import ScriptedLLM
+
+def saw(path, keeps):
+    gate = RuleGate(World(llm=ScriptedLLM(str)), never)
+    watch = Watch(gate, store=path)
+    add = watch._store.add
+    watch._store.add = lambda records: (time.sleep(0.3), add(records))
+    watch.saw(gate.decide("who?"), None)
+    return watch if keeps else None
+
+kept = [saw(path, path == sys.argv[1]) for path in sys.argv[1:]]
+"""
+
+
+def test_the_end_of_a_process_waits_for_what_is_not_yet_written(tmp_path):
+    """Of a router that is there to the end, and of one that went before."""
+    paths = [f"{tmp_path / name}" for name in ("there", "gone")]
+    subprocess.run([sys.executable, "-c", ENDS, *paths], check=True)
+    for path in paths:
+        with DecisionStore(path) as store:
+            assert len(store.records(0, 9)) == 1
+
+
+def test_what_a_locked_store_does_not_take_is_counted(gate, tmp_path, monkeypatch):
+    monkeypatch.setattr("ltrag_plugins.llm.store._PATIENCE", 0.05)
+    path, chain = tmp_path / "s", RunnableLambda(lambda text: "City 7")
+    routers = [
+        langchain.GECERouter(gate, chain, store=path, audit_rate=rate) for rate in (0.0, 1.0)
+    ]
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for router in routers * 3:
+            assert router.invoke(QUESTIONS[7]) == "City 7"
+            assert router.settle()
+    # each decision, and each comparison
+    assert [(r.monitor.decisions, r.monitor.failed) for r in routers] == [(0, 3), (0, 6)]
+    assert "failed or not written    6" in str(routers[1].monitor)
 
 
 def test_a_router_with_all_its_places_taken_ends_without_waiting(gate):

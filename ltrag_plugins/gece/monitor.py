@@ -24,7 +24,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from numbers import Real
 from typing import Any
 
@@ -79,7 +79,8 @@ class Monitor:
     skipped: int = 0
     """Comparisons that were left out by this process, as too many were waiting."""
     failed: int = 0
-    """Comparisons that failed in this process; the log says why."""
+    """Comparisons that failed in this process, and decisions that could not be written; the log
+    says why."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -103,8 +104,8 @@ class Monitor:
                 rows[name] = (
                     f"{found.value:.3f}  (95 % interval {found.low:.3f} to {found.high:.3f})"
                 )
-        for name, count in (("skipped", self.skipped), ("failed", self.failed)):
-            rows |= {f"comparisons {name}": f"{count}"} if count else {}
+        counts = {"comparisons skipped": self.skipped, "failed or not written": self.failed}
+        rows |= {name: f"{count}" for name, count in counts.items() if count}
         return "\n".join(f"{name:<24} {value}" for name, value in rows.items())
 
 
@@ -322,7 +323,7 @@ class Watch(Shared):
         if self._works:
             import scipy.stats  # noqa: F401 (a second, which else an answer would wait for)
         # no part of this object, so that its threads end with it
-        self._background = _Background(partial(_keep, self._store, self._learner))
+        self._background = _Background(self._store, self._learner)
         weakref.finalize(self, self._background.end)
 
     def saw(
@@ -355,7 +356,8 @@ class Watch(Shared):
 
     def monitor(self) -> Monitor:
         """How the gate at work does; what waits in the background is not in it."""
-        counts = {"failed": self._failed, "skipped": self._background.skipped}
+        background = self._background
+        counts = {"failed": self._failed + background.failed, "skipped": background.skipped}
         if self._learner is not None:
             return self._learner.monitor(**counts)
         return monitor(self._store.records(self._number, LATEST), self.gate, **counts)
@@ -388,6 +390,7 @@ class Watch(Shared):
             if not (answer := retrieved().strip()):
                 return  # the chain found nothing to say
             agrees = agreeing(decision.question, draft, answer, self._correct)
+            self._store.compared(replace(record, agrees=agrees), evidence, cost)
         except Exception as error:  # of the user's chain or model; it ends no thread of ours
             with self._lock:
                 self._failed += 1
@@ -395,7 +398,6 @@ class Watch(Shared):
                 told = "%d comparisons of draft and chain failed in this process, the last: %r"
                 _logger.warning(told, self._failed, error)
             return
-        self._store.compared(replace(record, agrees=agrees), evidence, cost)
         if self._learner is not None:
             self._learner.learn()
 
@@ -404,13 +406,10 @@ class _Background:
     """Daemon threads for what no answer should wait for: one writes, two compare. At most 20,000
     records and 256 comparisons wait; others are left out and counted."""
 
-    def __init__(self, keep: Callable[[list[Watched]], None]) -> None:
-        self._keep, self.skipped = keep, 0
+    def __init__(self, store: Any, learner: Any) -> None:
+        self._store, self._learner = store, learner
+        self.skipped = self.failed = 0
         self._begin()
-        ours = weakref.ref(self)
-        atexit.register(
-            lambda: (found := ours()) and _settled(found._records, time.monotonic() + 2)
-        )
 
     def write(self, record: Watched) -> None:
         """At once, together with what came meanwhile."""
@@ -430,6 +429,15 @@ class _Background:
         self._comparisons = queue.Queue[Any]()
         self._threads = list[threading.Thread]()
 
+    def _keep(self, records: list[Watched]) -> None:
+        try:
+            self._store.add(records)
+        except Exception:
+            self.failed += len(records)
+            raise
+        if self._learner is not None:
+            self._learner.refresh()
+
     def _put(self, name: str, item: Any, most: int) -> None:
         if self._process != os.getpid():  # threads, and what waited, stay with the parent
             self._begin()
@@ -438,6 +446,8 @@ class _Background:
                 if not self._threads:
                     each = partial(_work_off, self._comparisons, _each, 1)
                     write = partial(_work_off, self._records, self._keep, 1000)
+                    _unwritten[self._records] = self._process
+                    _at_exit(_write_the_rest)
                     for work in (write, each, each):
                         thread = threading.Thread(target=work, name="ltrag-watch", daemon=True)
                         thread.start()
@@ -455,10 +465,17 @@ class _Background:
             items.put(None)
 
 
-def _keep(store: Any, learner: Any, records: list[Watched]) -> None:
-    store.add(records)
-    if learner is not None:
-        learner.refresh()
+# a thread holds its queue until all is written; with the process that it runs in
+_unwritten = weakref.WeakKeyDictionary["queue.Queue[Any]", int]()
+_at_exit = cache(atexit.register)  # once for all routers
+
+
+def _write_the_rest() -> None:
+    """At the end of a process, two seconds for all routers together."""
+    end = time.monotonic() + 2
+    for items, process in [*_unwritten.items()]:
+        if process == os.getpid():
+            _settled(items, end)
 
 
 def _each(some: list[Callable[[], None]]) -> None:
