@@ -38,7 +38,7 @@ import numpy as np
 from ltrag_plugins import errors
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llm.base import LLM, AsyncLLM, Direction, Encoder, GradientLLM, ScoringLLM
-from ltrag_plugins.llm.concurrency import _PASSING, _status
+from ltrag_plugins.llm.concurrency import PASSING, status_of
 from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
 from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Passage
 
@@ -563,8 +563,8 @@ def _may_repeat(request: Request, failure: Exception, tried: Sequence[bool]) -> 
 
 def _prompts_fault(outcome: _Outcome) -> bool:
     """Whether a part failed for what is in it, which says nothing of the others."""
-    status = _status(outcome.__cause__ or outcome) if isinstance(outcome, Exception) else None
-    refused = status is not None and status // 100 == 4 and status not in _PASSING
+    status = status_of(outcome.__cause__ or outcome) if isinstance(outcome, Exception) else None
+    refused = status is not None and status // 100 == 4 and status not in PASSING
     return refused or isinstance(outcome, InvalidInput)
 
 

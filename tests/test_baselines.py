@@ -3,6 +3,7 @@ from method_parts import Shelf
 
 from ltrag_plugins.errors import InvalidInput, NoRetriever, RetrieverFailed
 from ltrag_plugins.flow import World, run
+from ltrag_plugins.llm.base import stopped
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods.direct import direct, single_retrieval
 from ltrag_plugins.prompts.templates import passages_block, reading_prompt, standalone
@@ -87,3 +88,16 @@ def test_a_rewritten_question_that_was_cut_is_not_asked(reason):
     for ends, asked in ((reason, "who lives there?"), ("stop", "who lives on")):
         llm = ScriptedLLM(lambda _, ends=ends: Generation("who lives on", finish_reason=ends))
         assert run(standalone("who lives there?", TURNS), World(llm=llm)) == asked
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "ended"),
+    [
+        ("who lives there?\nI", "length", "stop"),  # a server that does not know stop strings
+        ("who lives on", "length", "length"),
+        ("who lives\nthere", "content_filter", "content_filter"),
+    ],
+)
+def test_what_a_stop_string_ended_was_not_cut_by_the_length(text, reason, ended):
+    found = stopped(Generation(text, finish_reason=reason), ("\n",))
+    assert (found.text, found.finish_reason) == (text.partition("\n")[0], ended)

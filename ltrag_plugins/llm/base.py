@@ -180,9 +180,12 @@ def checked_token(token: Token, model: str) -> Token:
 
 def stopped(generation: Generation, stop: Sequence[str]) -> Generation:
     """The generation ended before the first stop string, its tokens joining to its text. Tokens
-    that spell another text are left alone. The token counts stay what was paid for."""
+    that spell another text are left alone. The token counts stay what was paid for; what had run
+    on to its most tokens ended at "stop"."""
     ends = [generation.text.find(string) for string in stop if string]
     text = generation.text[: min((end for end in ends if end >= 0), default=None)]
+    if text != generation.text and generation.finish_reason != "content_filter":
+        generation = replace(generation, finish_reason="stop")
     tokens = generation.tokens
     spelled = "".join(token.text for token in tokens or ())
     if tokens is None or spelled == text or not spelled.startswith(text):

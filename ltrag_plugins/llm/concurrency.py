@@ -26,7 +26,8 @@ _Found = dict[int, list[Generation] | Exception]
 _HOPELESS = 20  # failures in a row that end a run
 _ROUNDS = 4  # of an event loop, in which an HTTP client sends a request
 _RETRIES = 2  # of OpenAI's client, unless it is told
-_PASSING = (401, 403, 404, 408, 409, 429)  # of 4xx, those that are no fault of the prompt
+PASSING = (401, 403, 404, 408, 409, 429)
+"""Of the statuses 4xx those that are no fault of the prompt."""
 
 
 def inherits(instance: object, base: type, method: str) -> bool:
@@ -252,11 +253,11 @@ class RequestLLM(Shared, ABC):
             if stale and _of_ended_loop(error):
                 stale.pop()
                 return
-            status, named = _status(error), self._named(error)
+            status, named = status_of(error), self._named(error)
             if named is not error:
                 named.__cause__ = error
             prompts_fault = isinstance(error, InvalidInput) or (status or 0) // 100 == 4
-            self._failed += status in _PASSING or not prompts_fault
+            self._failed += status in PASSING or not prompts_fault
             if status == 401 or self._failed >= _HOPELESS:
                 many = "" if status == 401 else f"{self._failed} requests in a row failed; "
                 said = f"{named}. {many}the model is not asked any more. Its answers are kept"
@@ -295,7 +296,7 @@ def _of_ended_loop(error: BaseException | None) -> bool:
     return False
 
 
-def _status(error: BaseException) -> int | None:
+def status_of(error: BaseException) -> int | None:
     """The HTTP status that an SDK's error, or its cause, reports."""
     for one in (error, error.__cause__):
         for place in (one, getattr(one, "response", None)):
