@@ -2,6 +2,7 @@
 calls that are runs of their own.
 """
 
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -39,6 +40,10 @@ from ltrag_plugins.langchain.model import own_call, run_merged
 
 ANSWER_KEYS = ("answer", "output", "result", "response", "generation", "text")
 """Where chains and graphs leave the answer in a mapping, the likeliest first."""
+
+
+_THREAD = {"thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map", "session_id"}
+_TALK = re.compile("thread|session|conversation|chat")  # in the name of a history's id
 
 
 class Asked(NamedTuple):
@@ -190,10 +195,24 @@ def in_graph(config: RunnableConfig) -> bool:
     return "langgraph_node" in (config.get("metadata") or {})
 
 
-def conversation() -> dict[str, str]:
-    """Names a conversation of its own, for a graph or chain that keeps what was said in one."""
-    name = uuid4().hex
-    return {"thread_id": name, "session_id": name}
+def conversation(chain: Any, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A call's `configurable` with a conversation of its own, for a graph or chain that keeps what
+    was said in one. Of the ids of a history those stay whose name is not that of a conversation,
+    as "user_id", where there is one that is."""
+    ids = _history_ids(chain)
+    own = _THREAD | {*([name for name in ids if _TALK.search(name)] or ids)}
+    kept = {k: v for k, v in (given or {}).items() if k not in own and k[:2] != "__"}
+    return dict.fromkeys(("thread_id", "session_id", *ids), uuid4().hex) | kept
+
+
+def _history_ids(chain: Any) -> list[str]:
+    """What a `RunnableWithMessageHistory` in a chain keeps its conversations by."""
+    if isinstance(chain, RunnableSequence):
+        return [name for step in chain.steps for name in _history_ids(step)]
+    if not isinstance(chain, RunnableBindingBase):
+        return []
+    own = getattr(chain, "history_factory_config", None) or ()
+    return [*(spec.id for spec in own), *_history_ids(chain.bound)]
 
 
 def plain(value: Any) -> Any:

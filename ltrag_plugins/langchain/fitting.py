@@ -187,7 +187,7 @@ def _answers_of(
     shared: Any = {"callbacks": [meter], "max_concurrency": most}
 
     def ask(part: list[Any]) -> list[Any]:
-        configs: Any = [{**shared, "configurable": conversation()} for _ in part]
+        configs: Any = [{**shared, "configurable": conversation(chain)} for _ in part]
         return batch(part, configs, return_exceptions=True)
 
     def run(part: list[Any]) -> list[Any]:

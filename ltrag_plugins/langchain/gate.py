@@ -51,7 +51,6 @@ from ltrag_plugins.llm.base import LLM, Encoder
 
 _logger = logging.getLogger(__name__)
 _OnError = Literal["retrieve", "raise"]
-_CONVERSATION = {"thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map", "session_id"}
 
 
 def _gate_step(gate: DecidingGate, asking: Asking, on_error: _OnError) -> FlowRunnable:
@@ -531,9 +530,7 @@ class GECERouter(Component):
         """What the chain puts out too, asked in a thread of ours as the call asked, but in a
         conversation of its own, as the answer would go into the caller's; a chain that can only be
         awaited is asked in the loop of the call, while that runs."""
-        given = config.get("configurable", {})
-        kept = {k: v for k, v in given.items() if k not in _CONVERSATION and k[:2] != "__"}
-        kept |= conversation()
+        kept = conversation(self.retrieving, config.get("configurable"))
         how = own_call({"configurable": kept})
         more = {k: v for k, v in kwargs.items() if k not in ("stream_mode", "subgraphs", "version")}
         if not (self._awaited and loop):

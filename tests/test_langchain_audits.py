@@ -1,16 +1,21 @@
-"""GECERouter in LangChain: audits after the caller's loop, batches with a failing input."""
+"""GECERouter in LangChain: audits, fits and a batch's failing inputs leave other calls alone."""
 
 import asyncio
+from collections import defaultdict
 
 import pytest
-from langchain_core.messages import HumanMessage
-from langchain_core.runnables import RunnableLambda
+from langchain_core.chat_history import InMemoryChatMessageHistory
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import ConfigurableFieldSpec, RunnableLambda
+from langchain_core.runnables.history import RunnableWithMessageHistory
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World
-from ltrag_plugins.langchain import GECERouter
+from ltrag_plugins.langchain import GECERouter, fitting
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from tests.gates import RuleGate, never
 
@@ -96,3 +101,29 @@ async def test_what_cannot_follow_its_thread_leaves_the_others_of_a_batch_theirs
         assert found[1]["messages"][-1].text == "found"
     with pytest.raises(InvalidInput):
         router.batch(inputs, configs)
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_history_with_ids_of_its_own_hears_of_no_audit_and_no_fit(inside):
+    histories, ids = defaultdict(InMemoryChatMessageHistory), ("user_id", "conversation_id")
+    prompt = ChatPromptTemplate([("placeholder", "{chat_history}"), ("human", "{question}")])
+    chain = RunnableWithMessageHistory(
+        prompt | RunnableLambda(lambda prompt: AIMessage("City 7")),
+        lambda user_id, conversation_id: histories[user_id, conversation_id],
+        input_messages_key="question",
+        history_messages_key="chat_history",
+        history_factory_config=[
+            ConfigurableFieldSpec(id=name, annotation=str, is_shared=True) for name in ids
+        ],
+    )
+    chain = chain.with_retry() | StrOutputParser() if inside else chain
+    router = GECERouter(gate(), chain, audit_rate=1.0)
+    for _ in range(2):
+        router.invoke({"question": "Which city?"}, {"configurable": dict.fromkeys(ids, "mine")})
+    assert router.settle(30)
+    assert (router.monitor.audits, router.monitor.failed) == (2, 0)
+    assert [user for user, _ in histories] == ["mine"] * 2  # who asks stays
+    assert ("mine", "mine") not in histories
+    fitting._answers_of(chain, [{"question": f"Which city is {i}?"} for i in range(6)], 2, "auto")
+    assert [len(kept.messages) for kept in histories.values()] == [2] * 8
