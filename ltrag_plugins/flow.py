@@ -248,6 +248,7 @@ _Outcome = Sequence[Any] | Exception
 """The replies to a request, or the model's or retriever's exception, which goes to the flow."""
 _PARTS: Mapping[type, errors.Part] = {Fetch: "retriever", Embed: "encoder"}
 _HOPELESS = 3  # parts of a failed call that are tried before the others are given up
+_ALL_AT_FAULT = 20  # prompts in a row, by themselves, after which it is not the prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,7 +451,7 @@ def run_many(
     a flow whose part fails again gets the exception at its own `yield`. Where the first three parts
     fail, the others are not tried, nor are prompts that may not repeat (`Ask.may_repeat`). What is
     wrong with the prompt (`InvalidInput`, or a 4xx status that does not pass) is not one of the
-    three. Observers are told of a reply for each part.
+    three, unless twenty in a row are. Observers are told of a reply for each part.
 
     Args:
         batch: most prompts (queries, texts) of one call, below 1 of which `InvalidInput` is raised;
@@ -538,14 +539,15 @@ def _side_by_side(
                 indices, sizes = zip(*members, strict=True)
                 merged = Step("request", request, flows=indices, shares=sizes)
                 replies = yield from _outcome(merged)
-                start, tried = 0, list[bool]()
+                start, tried, faults = 0, list[bool](), 0
                 for i, size in members:
                     if not isinstance(replies, Exception):
                         outcome, start = replies[start : start + size], start + size
                     elif len(members) > 1 and _may_repeat(asked[i], replies, tried):
                         part = Step("reply", asked[i], flows=(i,), shares=(size,))
                         outcome = yield from _outcome(part)
-                        if not _prompts_fault(outcome):
+                        faults = faults + 1 if _prompts_fault(outcome) else 0
+                        if not 0 < faults < _ALL_AT_FAULT:
                             tried.append(not isinstance(outcome, Exception))
                     else:
                         outcome = replies

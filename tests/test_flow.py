@@ -448,6 +448,16 @@ def test_only_failures_that_are_no_fault_of_the_prompt_give_a_model_up(fault, ow
     assert [isinstance(one, Exception) for one in turned] == [False] * 2 + [True] * 4
 
 
+def test_where_every_prompt_seems_at_fault_it_is_not_the_prompts():
+    def model(prompt: str) -> str:
+        raise Refused(400)
+
+    llm = ScriptedLLM(model)
+    found = run_many([ask(f"{i}") for i in range(300)], World(llm), return_exceptions=True)
+    assert all(isinstance(one, Exception) for one in found)
+    assert len(llm.calls) == 1 + 22  # twenty, and the three that give a model up
+
+
 def test_a_batch_that_fails_ends_the_others_where_exceptions_are_raised():
     llm = Strict("2")
     with pytest.raises(ModelFailed):

@@ -8,13 +8,19 @@ from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import ConfigurableFieldSpec, RunnableLambda
+from langchain_core.runnables import (
+    ConfigurableFieldSpec,
+    RunnableBranch,
+    RunnableLambda,
+    RunnablePassthrough,
+)
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World
+from ltrag_plugins.gece import savings
 from ltrag_plugins.langchain import GECERouter, fitting
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from tests.gates import RuleGate, never
@@ -41,19 +47,36 @@ def test_audits_are_made_where_each_call_has_a_loop_that_ends_with_it():
     assert (router.monitor.audits, router.monitor.failed) == (30, 0)
 
 
-def test_an_audit_is_made_where_the_loop_of_its_call_stands_still():
-    asked, loop = list[str](), asyncio.new_event_loop()
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_an_audit_waits_for_a_loop_that_pauses_and_not_for_one_that_is_closed(goes_on):
+    asked, loop = list[asyncio.AbstractEventLoop](), asyncio.new_event_loop()
 
     async def chain(text: str) -> str:
-        asked.append(text)
+        asked.append(asyncio.get_running_loop())
         return "City 7"
 
     router = GECERouter(gate(), RunnableLambda(chain), audit_rate=1.0)
     loop.run_until_complete(router.ainvoke("Which city is number 7?"))
+    assert not router.settle(0.5)
+    if goes_on:  # a connection of the chain's client belongs to it
+        loop.run_until_complete(asyncio.sleep(1))
+    else:
+        loop.close()
     assert router.settle(30)
-    loop.close()
-    assert asked == ["Which city is number 7?"]
+    assert [one is loop for one in asked] == [goes_on]
     assert (router.monitor.audits, router.monitor.failed) == (1, 0)
+    loop.close()
+
+
+def test_an_audit_in_a_loop_that_is_not_run_any_more_fails(monkeypatch):
+    monkeypatch.setattr(savings, "_STILL", 0.5)
+    loop = asyncio.new_event_loop()
+    router = GECERouter(gate(), RunnableLambda(city), audit_rate=1.0)
+    loop.run_until_complete(router.ainvoke("Which city is number 7?"))
+    assert router.settle(30)
+    assert (router.monitor.audits, router.monitor.failed) == (0, 1)
+    loop.run_until_complete(asyncio.sleep(0.1))
+    loop.close()
 
 
 def test_a_chain_that_cancels_itself_fails_its_audits_and_ends_no_thread():
@@ -104,8 +127,15 @@ async def test_what_cannot_follow_its_thread_leaves_the_others_of_a_batch_theirs
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated")
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_history_with_ids_of_its_own_hears_of_no_audit_and_no_fit(inside):
+@pytest.mark.parametrize("around", [
+    lambda chain: chain,
+    lambda chain: chain.with_retry() | StrOutputParser(),
+    lambda chain: RunnablePassthrough.assign(answer=chain),
+    lambda chain: {"answer": chain} | RunnableLambda(lambda out: out["answer"]),
+    lambda chain: chain.with_fallbacks([RunnableLambda(str)]),
+    lambda chain: RunnableBranch((lambda value: False, RunnableLambda(str)), chain),
+])  # fmt: skip
+def test_a_history_with_ids_of_its_own_hears_of_no_audit_and_no_fit(around):
     histories, ids = defaultdict(InMemoryChatMessageHistory), ("user_id", "conversation_id")
     prompt = ChatPromptTemplate([("placeholder", "{chat_history}"), ("human", "{question}")])
     chain = RunnableWithMessageHistory(
@@ -117,7 +147,7 @@ def test_a_history_with_ids_of_its_own_hears_of_no_audit_and_no_fit(inside):
             ConfigurableFieldSpec(id=name, annotation=str, is_shared=True) for name in ids
         ],
     )
-    chain = chain.with_retry() | StrOutputParser() if inside else chain
+    chain = around(chain)
     router = GECERouter(gate(), chain, audit_rate=1.0)
     for _ in range(2):
         router.invoke({"question": "Which city?"}, {"configurable": dict.fromkeys(ids, "mine")})

@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, ModelFailed
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece.decision import Decision
-from ltrag_plugins.langchain import GECERouter, LangChainLLM
+from ltrag_plugins.langchain import GECERetriever, GECERouter, LangChainLLM
 from ltrag_plugins.langchain.fitting import streamed_text
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from tests.gates import RuleGate, always, never
@@ -123,12 +123,18 @@ def test_a_history_that_is_none_is_refused(history):
 
 
 def test_a_follow_up_to_a_picture_goes_to_the_chain():
-    judge = gate(rule=never)
+    judge, asked = gate(lambda prompt: "What colour is the car?", rule=never), list[str]()
     router = GECERouter(judge, lambda value: "the chain sees it")
     picture = {"type": "image", "url": "http://localhost/a.png"}
     talk = [HumanMessage([{"type": "text", "text": "What is this?"}, picture]), AIMessage("A car.")]
     assert router.invoke([*talk, HumanMessage("What colour is it?")]) == "the chain sees it"
-    assert judge.world.llm.prompts == []
+    [rewriting] = judge.world.llm.prompts  # and no draft
+    assert "What is this?" in rewriting
+    finding = RunnableLambda(lambda query: asked.append(query) or [])
+    gated = GECERetriever(gate=judge, retriever=finding)
+    gated.invoke(talk[:1])
+    gated.invoke([*talk, HumanMessage("What colour is it?")])
+    assert asked == ["What is this?", "What colour is the car?"]
     talk += [HumanMessage("What colour is it?"), AIMessage("Red.")]
     assert router.invoke([*talk, HumanMessage("hi")]) != "the chain sees it"
 
@@ -156,25 +162,34 @@ def test_a_mapping_that_a_function_declares_is_read_and_given():
     assert fitted.gate.report.questions == 20
 
 
-@pytest.mark.parametrize("seen", [True, False])
-def test_a_mapping_without_a_known_key_for_the_answer_asks_which_it_is(seen):
-    def one(value):
-        return {"reply": "from the chain", "sources": ["x"]}
+def test_a_declared_mapping_without_a_known_key_for_the_answer_asks_which_it_is():
+    chain = RunnableParallel(reply=lambda value: "from the chain", sources=lambda value: ["x"])
+    with pytest.raises(InvalidInput, match=r"'reply', 'sources'.*answer='\.\.\.'"):
+        GECERouter(gate(), chain).invoke("hi")
+    assert GECERouter(gate(), chain, answer="reply").invoke("hi")["reply"] == "known: hi"
 
-    parts = {"reply": lambda value: "from the chain", "sources": lambda value: ["x"]}
-    for chain in (one,) if seen else (RunnableParallel(parts),):
-        router = GECERouter(gate(), chain)
-        if seen:
-            router.invoke("rare")
-        with pytest.raises(InvalidInput, match=r"'reply', 'sources'.*answer='\.\.\.'"):
-            router.invoke("hi")
-        assert GECERouter(gate(), chain, answer="reply").invoke("hi")["reply"] == "known: hi"
+
+def test_before_a_mapping_that_no_chain_declared_the_draft_stays_text(caplog):
+    router = GECERouter(gate(), lambda value: {"reply": "from the chain", "sources": ["x"]})
+    for _ in range(2):
+        assert router.invoke("hi") == "known: hi"
+        assert router.invoke("rare")["reply"] == "from the chain"
+    assert caplog.text.count("a draft is text until answer= names") == 1
+    echoing = GECERouter(gate(), lambda value: {**value, "reply": "from the chain"})
+    for question, reply in {"rare": "from the chain", "hi": "known: hi"}.items():
+        assert echoing.invoke({"question": question}) == {"question": question, "reply": reply}
 
 
 def test_an_answer_that_is_assigned_last_needs_no_name():
     chain = RunnablePassthrough.assign(sources=search) | RunnablePassthrough.assign(reply=search)
-    out = GECERouter(gate(), chain).invoke({"question": "hi"})
-    assert out == {"question": "hi", "sources": [], "reply": "known: hi"}
+    steps = RunnablePassthrough.assign(sources=search), RunnablePassthrough.assign(reply=search)
+    for whole in (
+        chain, chain.with_retry(), chain.with_config(tags=[]), chain.with_types(output_type=dict),
+        chain.with_fallbacks([chain]), steps[0] | steps[1].with_config(run_name="last"),
+        steps[0] | steps[1].with_retry(), steps[0] | steps[1].with_fallbacks([steps[1]]),
+    ):  # fmt: skip
+        out = GECERouter(gate(), whole).invoke({"question": "hi"})
+        assert out == {"question": "hi", "sources": [], "reply": "known: hi"}
 
 
 def test_a_failing_step_before_the_gate_fails_its_own_question_alone():

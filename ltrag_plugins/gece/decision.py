@@ -106,8 +106,9 @@ def guarded(
 ) -> Flow[Decision]:
     """As `gate.deciding`; where the model fails, a decision to retrieve that says why.
 
-    A question that holds `NOT_TEXT` retrieves. One with a `history` (see
-    `prompts.templates.standalone`) is made to stand alone first, if the gate takes it for one.
+    A question that holds `NOT_TEXT`, or comes right after one that does, retrieves. One with a
+    `history` (see `prompts.templates.standalone`) is made to stand alone first, if the gate takes
+    it for one.
 
     A model fails that cannot be reached, gives no token probabilities where the gate reads them,
     sends what cannot be used, or has its answer cut by a content filter. The decision then has an
@@ -119,13 +120,15 @@ def guarded(
             without a word (an emoji) or too long a one retrieves too. A blank text is refused.
         InvalidInput: as `gate.deciding`, whatever `on_error` is.
     """
+    why = "the input holds what is no text, as an image or a command"
     if NOT_TEXT in question:
-        why = "the input holds what is no text, as an image or a command"
-        return _announced(_blind(question, why))
+        return _announced(_blind(question.replace(NOT_TEXT, "") or question, why))
     try:
         if history:
             _check_turn(question, gate)
         question = yield from standalone(question, history)
+        if shows(history):
+            return _announced(_blind(question, why))
         decision = yield from gate.deciding(question)
         if getattr(decision.draft, "finish_reason", None) == "content_filter":
             raise ModelError("a content filter cut the model's answer; ask something else")
@@ -138,6 +141,11 @@ def guarded(
             why = "the gate's model failed"
             _logger.warning("the gate's model failed, so the question retrieves: %s", error)
         return _announced(_blind(question, why, error))
+
+
+def shows(history: Sequence[tuple[str, str]]) -> bool:
+    """Whether a person's last turn holds what is no text, which a follow-up may be about."""
+    return NOT_TEXT in "".join([text for who, text in history if who == "human"][-1:])
 
 
 def _check_turn(question: str, gate: Gate) -> None:

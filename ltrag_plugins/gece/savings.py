@@ -16,6 +16,7 @@ from ltrag_plugins.types import Generation
 
 PAUSE = 0.05
 """Seconds before an audit is asked in the loop of the call."""
+_STEP, _STILL = 0.2, 60.0  # seconds to wait for a loop: each time; while it does not run
 _TIMED = 3  # runs that are timed, one after the other
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
@@ -56,7 +57,8 @@ def event_loop() -> Iterator[asyncio.AbstractEventLoop]:
 def awaited_in(
     loop: asyncio.AbstractEventLoop, ask: Callable[[], Coroutine[Any, Any, _T]], pause: float = 0.0
 ) -> _T:
-    """What `ask` gives in a loop that another thread runs; where that ends first, in one of ours.
+    """What `ask` gives in a loop that another thread runs; where that is closed first, in one of
+    ours. What a chain keeps for a loop that only pauses, as connections, is left to that.
 
     Args:
         pause: seconds before it is asked. A loop that ends with its call, as `asyncio.run` makes
@@ -64,18 +66,32 @@ def awaited_in(
 
     Raises:
         CancelledError: it was cancelled in ours too.
+        TimeoutError: the loop has not been run for a minute.
     """
-    found: Future[_T] | None = None
+    found, still = None, 0.0
     sleep(pause)
     with suppress(CancelledError):  # of a loop that ends
-        while loop.is_running():  # what is left in one that does not run never ends
-            found = found or asyncio.run_coroutine_threadsafe(ask(), loop)
-            if wait([found], 0.2).done:
+        while not loop.is_closed():
+            if found is None and (found := _begun(ask(), loop)) is None:
+                break
+            if wait([found], _STEP).done:
                 return found.result()
+            still = 0.0 if loop.is_running() else still + _STEP
+            if still > _STILL:
+                found.cancel()
+                raise TimeoutError("the event loop of the call is not run any more")
     try:
         return asyncio.run(ask())
     except asyncio.CancelledError as error:  # it is no Exception, and would end the thread
         raise CancelledError from error
+
+
+def _begun(work: Coroutine[Any, Any, _T], loop: asyncio.AbstractEventLoop) -> "Future[_T] | None":
+    try:
+        return asyncio.run_coroutine_threadsafe(work, loop)
+    except RuntimeError:  # it was closed meanwhile
+        work.close()
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,7 +270,7 @@ class _Given(NamedTuple):
 
 
 def _put_out(documents: Any) -> bool:
-    """Whether these are the documents of a calibrator's answer, which may be none."""
+    """Whether these are the documents of a calibrator's answer; a thread may hold none of them."""
     listed = isinstance(documents, list)
     return listed and all("sgic" in getattr(one, "metadata", ()) for one in documents)
 

@@ -2,6 +2,7 @@
 calls that are runs of their own.
 """
 
+import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,10 +24,12 @@ from langchain_core.messages import (
 from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import (
     Runnable,
+    RunnableBranch,
     RunnableConfig,
     RunnableLambda,
     RunnableParallel,
     RunnableSequence,
+    RunnableWithFallbacks,
 )
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import merge_configs
@@ -38,6 +41,7 @@ from ltrag_plugins.flow import Flow, World, arun, run
 from ltrag_plugins.gece.decision import NOT_TEXT
 from ltrag_plugins.langchain.model import own_call, run_merged
 
+_logger = logging.getLogger(__name__)
 ANSWER_KEYS = ("answer", "output", "result", "response", "generation", "text")
 """Where chains and graphs leave the answer in a mapping, the likeliest first."""
 
@@ -57,8 +61,8 @@ def conversation_of(value: Any, key: str = "question") -> Asked:
     """The question in a string, a message, a prompt, or a mapping or state that holds one.
 
     A mapping or state gives its entry `key`, with `chat_history` (or a `history` of messages)
-    before it, else its `messages`; of messages the last human one is the question. One that comes
-    right after a picture is no text either. LangGraph's `Command` holds none.
+    before it, else its `messages`; of messages the last human one is the question. LangGraph's
+    `Command` holds none.
     """
     match value:
         case str():
@@ -128,9 +132,7 @@ def _last_human(messages: Any) -> Asked:
     read = _messages(messages)
     for i in reversed(range(len(read))):
         if isinstance(read[i], HumanMessage):
-            before = [_text(one) for one in read[:i] if isinstance(one, HumanMessage)]
-            shown = NOT_TEXT in "".join(before[-1:])
-            return Asked(_text(read[i]) + NOT_TEXT * shown, _turns(read[:i]))
+            return Asked(_text(read[i]), _turns(read[:i]))
     raise InvalidInput(f"there is no human message in {messages!r:.80} to take as the question.")
 
 
@@ -144,9 +146,9 @@ def _text(message: BaseMessage) -> str:
 
 def _turns(messages: Sequence[BaseMessage]) -> tuple[tuple[str, str], ...]:
     """What was said; nothing where no person spoke, as a greeting needs no second look."""
-    said = [m for m in messages if isinstance(m, HumanMessage | AIMessage) and str(m.text).strip()]
+    said = [m for m in messages if isinstance(m, HumanMessage | AIMessage) and _text(m).strip()]
     spoken = any(isinstance(message, HumanMessage) for message in said)
-    return tuple((message.type, str(message.text)) for message in said) if spoken else ()
+    return tuple((message.type, _text(message)) for message in said) if spoken else ()
 
 
 @dataclass(frozen=True)
@@ -207,12 +209,24 @@ def conversation(chain: Any, given: Mapping[str, Any] | None = None) -> dict[str
 
 def _history_ids(chain: Any) -> list[str]:
     """What a `RunnableWithMessageHistory` in a chain keeps its conversations by."""
-    if isinstance(chain, RunnableSequence):
-        return [name for step in chain.steps for name in _history_ids(step)]
-    if not isinstance(chain, RunnableBindingBase):
-        return []
-    own = getattr(chain, "history_factory_config", None) or ()
-    return [*(spec.id for spec in own), *_history_ids(chain.bound)]
+    parts, own = list[Any](), list[str]()
+    match chain:
+        case RunnableSequence():
+            parts = chain.steps
+        case RunnableParallel():
+            parts = [*chain.steps__.values()]
+        case RunnableAssign():
+            parts = [chain.mapper]
+        case RunnableWithFallbacks():
+            parts = [*chain.runnables]
+        case RunnableBranch():
+            parts = [chain.default, *(branch for _, branch in chain.branches)]
+        case RunnableBindingBase():
+            own = [spec.id for spec in getattr(chain, "history_factory_config", None) or ()]
+            parts = [chain.bound]
+        case _:
+            pass
+    return [*own, *(name for part in parts for name in _history_ids(part))]
 
 
 def plain(value: Any) -> Any:
@@ -246,7 +260,7 @@ class Shape:
     @cached_property
     def _arrays(self) -> Mapping[str, bool]:
         """Whether entries that the chain declares with a type are lists."""
-        with suppress(PydanticUserError):
+        with suppress(Exception):  # of a user's types
             entries = properties_of(self.chain.get_output_jsonschema()).items()
             kinds = {"type", "anyOf", "$ref"}
             return {k: v.get("type") == "array" for k, v in entries if kinds & v.keys()}
@@ -280,11 +294,19 @@ class Shape:
             if not keys:
                 remedy = "give a chain that answers (direct=...), or answer="
                 raise InvalidInput(f"the chain's output has no field for a draft; {remedy}")
-            chosen = next((key for key in ("messages", *ANSWER_KEYS) if key in keys), keys[-1])
-            guessed = chosen not in ("messages", *ANSWER_KEYS) and len(keys) > 1
-            if guessed and not isinstance(_steps(self.chain)[-1], RunnableAssign):
-                remedy = "name the key of the answer: answer='...'"
-                raise InvalidInput(f"the chain's output, or state, has {keys}; {remedy}")
+            told = fields or _channels(self.chain)
+            new = keys if told else [key for key in keys if key not in entries_of(value)]
+            assigned = isinstance(_steps(self.chain)[-1], RunnableAssign)
+            last = keys[-1:] if assigned or len(keys) == 1 else new if len(new) == 1 else []
+            named = [key for key in ("messages", *ANSWER_KEYS) if key in keys]
+            if not (named or last):
+                said = f"the chain's output, or state, has {keys}"
+                if form is self._declared:
+                    raise InvalidInput(f"{said}; name the key of the answer: answer='...'")
+                self._seen = "text"
+                _logger.warning("%s; a draft is text until answer= names that of the answer", said)
+                return str(message.text)
+            chosen = [*named, *last][0]
         if chosen == "messages":
             return {"messages": [message_chunk_to_message(message)]}
         given = value if isinstance(value, Mapping) else {}
@@ -377,7 +399,7 @@ class Shape:
     def _node(self) -> Any:
         """The graph, where it can be a node of another one; else None."""
         graph = unbound(self.chain)
-        return graph if self.is_graph and hasattr(graph, "builder") else None
+        return graph if self.is_graph and hasattr(graph, "channels") else None
 
     def _thread(self, config: RunnableConfig) -> tuple[Any, RunnableConfig] | None:
         """The graph, and the config that reads a thread of it; None: the call is in no thread."""
@@ -435,7 +457,8 @@ def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | type[BaseMode
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind
     try:
-        return tuple(properties_of(chain.get_output_jsonschema())) or None
+        entries = properties_of(chain.get_output_jsonschema())
+        return tuple(key for key in entries if key != "root") or None  # as pydantic names a whole
     except PydanticUserError:  # it holds a type without a JSON schema
         return None
 
@@ -447,9 +470,12 @@ def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _steps(chain: Any) -> list[Any]:
-    """A sequence's, else the one Runnable."""
-    chain = unbound(chain)
-    return [*chain.steps] if isinstance(chain, RunnableSequence) else [chain]
+    """A sequence's, else the one Runnable; without what is bound to it, or stands by for it."""
+    while isinstance(chain, RunnableBindingBase | RunnableWithFallbacks):
+        chain = chain.bound if isinstance(chain, RunnableBindingBase) else chain.runnable
+    if isinstance(chain, RunnableSequence):
+        return [*chain.steps[:-1], *_steps(chain.steps[-1])]
+    return [chain]
 
 
 def unbound(chain: Any) -> Any:

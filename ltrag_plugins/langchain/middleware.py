@@ -10,7 +10,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
 from ltrag_plugins.errors import checked, missing_extra
-from ltrag_plugins.gece.decision import NOT_TEXT, DecidingGate
+from ltrag_plugins.gece.decision import NOT_TEXT, DecidingGate, shows
 from ltrag_plugins.langchain.calibrate import SGICCalibrator
 from ltrag_plugins.langchain.component import Asking, conversation_of
 from ltrag_plugins.langchain.gate import _gate_step, _OnError
@@ -119,8 +119,8 @@ class SGICMiddleware(AgentMiddleware):
         last = messages[-1] if start >= 0 and not state.get("structured_response") else None
         if not isinstance(last, AIMessage) or last.tool_calls:
             return None
-        question = conversation_of(messages[: start + 1]).question
-        if NOT_TEXT in question or not words(question):
+        question, history = conversation_of(messages[: start + 1])
+        if NOT_TEXT in question or shows(history) or not words(question):
             return None
         replies = [m for m in messages[start:] if isinstance(m, ToolMessage)]
         found = [message for message in replies if message.status != "error"]

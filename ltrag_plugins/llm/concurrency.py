@@ -26,7 +26,7 @@ _Found = dict[int, list[Generation] | Exception]
 _HOPELESS = 20  # failures in a row that end a run
 _ROUNDS = 4  # of an event loop, in which an HTTP client sends a request
 _RETRIES = 2  # of OpenAI's client, unless it is told
-PASSING = (401, 403, 404, 408, 409, 429)
+PASSING = (401, 402, 403, 404, 405, 408, 409, 429)
 """Of the statuses 4xx those that are no fault of the prompt."""
 
 
