@@ -5,7 +5,7 @@ import json
 import resource
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from ltrag_plugins.errors import (
     CalibrationError,
     InvalidInput,
     MissingReferences,
+    ModelFailed,
     ModelUnavailable,
     UnwritableArtifact,
 )
@@ -192,20 +193,25 @@ def test_a_folder_of_another_run_is_refused(told, said, tmp_path):
         evaluate(**same | told)
 
 
-def test_a_run_that_kept_no_record_gives_way_to_another(tmp_path):
+@pytest.mark.parametrize("error", [ModelUnavailable, ModelFailed])  # the run ends, or goes on
+def test_a_run_without_an_answer_gives_way_to_another(error, tmp_path):
     def unreachable(prompt: str) -> str:
-        raise ModelUnavailable("no server there")
+        raise error("no server there")
 
     wrong = dataclasses.replace(world(), llm=ScriptedLLM(unreachable, name="typo"))
-    same = {"questions": QUESTIONS, "cells": [SINGLE], "out": tmp_path}
-    with pytest.raises(ModelUnavailable):
-        evaluate(**same, world=wrong)
+    same = {"questions": QUESTIONS[:2], "cells": [SINGLE], "out": tmp_path}
+    with suppress(ModelUnavailable):
+        failed = evaluate(**same | {"questions": QUESTIONS}, world=wrong)
+        assert all(record.error for record in failed["single"])
     begun = (tmp_path / "run.json").read_text()
     assert without_ms(evaluate(**same, world=world())) == without_ms(
         evaluate(**same | {"out": tmp_path / "new"}, world=world())
     )
     written = (tmp_path / "run.json").read_text()
     assert written == (tmp_path / "new" / "run.json").read_text() != begun
+    assert len(RunFolder(tmp_path).records("single")) == 2  # no failure of the other run
+    with pytest.raises(ArtifactMismatch, match="another run: model"):
+        evaluate(**same, world=wrong)
 
 
 def test_a_gate_that_is_loaded_is_the_same_and_another_is_refused(tmp_path):

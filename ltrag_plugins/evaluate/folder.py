@@ -67,20 +67,32 @@ class RunFolder:
 
     def check(self, identity: Mapping[str, Any]) -> bool:
         """Whether a run is here; one that is not of this, as far as that is known, is refused,
-        but where it kept no record, as one with a wrong address."""
-        if (body := self.read()) is None or not any((self.path / "records").glob("*")):
+        but where it has no answer, as one with a wrong address."""
+        if (body := self.read()) is None:
             return False
         known = {name: body["identity"].get(name) for name in identity}
         remedy = "Name another folder, or repeat what began the run."
         now = json.loads(json.dumps(identity))
+        if known != now and not self._answered(body["identity"]["cells"]):
+            return False
         check_same(f"{self.path} holds another run", known, now, remedy)
         return True
 
     def begin(self, identity: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         """Write what was asked for, or check that it is what was asked for before."""
         if not self.check(identity):
+            if self.read() is not None:  # its failures go with it
+                for file in (self.path / "records").glob("*.jsonl"):
+                    file.unlink()
             body = {"format": _FORMAT, "identity": identity, **told}
             self.write(self.path / "run.json", body)
+
+    def _answered(self, cells: Iterable[str]) -> bool:
+        """Whether there is an answer, or what cannot be read, which may be one."""
+        try:
+            return any(not record.error for cell in cells for record in self.records(cell))
+        except BadRecord:
+            return True
 
     def read(self) -> dict[str, Any] | None:
         """What run.json says; None where there is none yet."""
