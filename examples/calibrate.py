@@ -75,6 +75,13 @@ def parsed() -> argparse.Namespace:
     options = parser.parse_args()
     if options.questions < 1:
         parser.error("--questions takes 1 to 120")
+    if not 0 <= options.refuse_above <= 100:
+        parser.error("--refuse-above takes 0 to 100")
+    try:  # what cannot be kept is refused before the work
+        if options.out:
+            options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"cannot write to {options.out}: {error}")
     return options
 
 

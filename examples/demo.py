@@ -90,7 +90,12 @@ def parsed() -> argparse.Namespace:
         "--dtype", default="float32", help="of the weights; fast: bfloat16 where it is faster"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
-    return parser.parse_args()
+    options = parser.parse_args()
+    try:  # what cannot be kept is refused before the work
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"cannot write to {options.out}: {error}")
+    return options
 
 
 @contextmanager

@@ -107,6 +107,11 @@ def main() -> None:
     parser.add_argument("--max-calls", type=int, default=100, help="prompts to train with, about")
     parser.add_argument("--out", type=Path, help="folder for the head; without it, none is kept")
     arguments = parser.parse_args()
+    try:  # what cannot be kept is refused before the work
+        if arguments.out:
+            arguments.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"cannot write to {arguments.out}: {error}")
     console = Console()
 
     console.print("Loading SmolLM2-135M-Instruct and MiniLM (converted once, half a minute) ...")

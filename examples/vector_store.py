@@ -79,7 +79,6 @@ def read(fit: int = 60, train: int = 12, asked: int = 6) -> Data:
 
 def models(folder: Path) -> tuple[CachedLLM, CachedEncoder]:
     """The embedded models, which keep in `folder` what they computed."""
-    folder.mkdir(parents=True, exist_ok=True)
     llm = embedded(dtype="float32", chat=False)
     encoder = CachedEncoder(embedded_encoder(), folder / "vectors.sqlite")
     return CachedLLM(llm, folder / "answers.sqlite"), encoder
@@ -238,6 +237,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("runs/vector_store"))
     folder, console = parser.parse_args().folder, Console()
+    try:  # what cannot be kept is refused before the work
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"cannot write to {folder}: {error}")
     console.print("Loading SmolLM2-135M-Instruct and MiniLM (converted once, half a minute) ...")
     data, (llm, encoder) = read(), models(folder)
 

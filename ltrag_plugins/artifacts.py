@@ -8,6 +8,7 @@ that the reader names are ever built.
 import hashlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from datetime import UTC, datetime
 from dis import get_instructions
 from functools import partial
 from numbers import Real
+from os import PathLike
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -25,7 +27,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
-from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact, UnwritableArtifact
+from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact, UnwritableArtifact, checked
 from ltrag_plugins.version import __version__
 
 DAMAGE = (
@@ -34,8 +36,13 @@ DAMAGE = (
 """What reading a damaged folder may raise."""
 
 
+def path_of(path: str | PathLike[str]) -> Path:
+    """What a caller names a folder or file by, as a path; `InvalidInput` for what is none."""
+    return Path(checked(path, str | PathLike, "a folder or file", "a path, such as 'fitted'"))
+
+
 def write(
-    folder: Path,
+    folder: str | PathLike[str],
     name: str,
     parts: Mapping[str, Any],
     *,
@@ -46,6 +53,7 @@ def write(
     """Write `name`.safetensors, then `name`.json; older ones are replaced file by file. The JSON
     file holds the `parts`, and which version wrote them when; arrays inside, and `arrays`, go to
     the other file."""
+    folder = path_of(folder)
     numbers = {key: np.ascontiguousarray(value) for key, value in (arrays or {}).items()}
     body = {"format": format, **{key: _plain(v, key, numbers) for key, v in parts.items()}}
     content = save_arrays(numbers)
@@ -85,6 +93,19 @@ def writing(folder: Path) -> Iterator[None]:
         why = f"{type(error).__name__}: {error}"
         remedy = "Name another folder, or mend this one."
         raise UnwritableArtifact(f"cannot write to {folder} ({why}). {remedy}") from error
+
+
+@contextmanager
+def tidying(folder: Path) -> Iterator[None]:
+    """Take folders away afterwards that were made on the way to it, if there is nothing in them."""
+    # not Path.exists, which raises where a name is too long or a folder is closed
+    missing = [part for part in (folder, *folder.parents) if not os.path.exists(part)]
+    try:
+        yield
+    finally:
+        for part in missing:
+            with suppress(OSError):  # not made, or already of use to somebody
+                part.rmdir()
 
 
 @contextmanager

@@ -163,3 +163,11 @@ def checked(value: _T, kind: Any, name: str, wanted: str) -> _T:
     if isinstance(value, kind):
         return value
     raise InvalidInput(f"{name} must be {wanted}, got {type(value).__name__} {value!r:.60}.")
+
+
+def listed(values: Iterable[_T], name: str) -> list[_T]:
+    """The values as a list; InvalidInput for what holds none, and for one string, which would be
+    taken for its letters."""
+    if isinstance(values, str):
+        raise InvalidInput(f"{name} came as one string, {values[:40]!r}; put it in a list")
+    return [*checked(values, Iterable, name, f"a list of {name}")]

@@ -366,6 +366,17 @@ def test_questions_that_are_learned_from_and_judged_on_are_counted(place):
         assert ("--labelled" in result.stderr) is bool(said)
 
 
+def test_what_cannot_be_loaded_leaves_the_folder_as_it_was(place):
+    before = sorted(place.rglob("*"))
+    result = evaluated(place, "--methods", "direct", out="new/run")
+    assert MODEL in result.stderr
+    assert sorted(place.rglob("*")) == before
+    (place / "run").mkdir()
+    (place / "run" / "kept.txt").write_text("kept")
+    assert MODEL in evaluated(place, "--methods", "direct").stderr
+    assert [path.name for path in (place / "run").iterdir()] == ["kept.txt"]
+
+
 def test_a_folder_that_another_run_writes_to_is_refused_at_once(place):
     with RunFolder(place / "run").held():
         refused(evaluated(place), "another run is writing to")

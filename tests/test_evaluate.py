@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from contracts.methods import LABELLED, PASSAGES, QUESTIONS
 from evaluate_parts import DIRECT, SINGLE, without_ms, world, writes
+from langchain_core.language_models import FakeListChatModel
 
 from ltrag_plugins.errors import (
     ArtifactMismatch,
@@ -72,6 +73,17 @@ def test_side_by_side_or_not_the_records_are_the_same_and_are_not_asked_for_agai
     assert len(there.llm.prompts) == 6
 
 
+def test_generators_give_what_lists_give(tmp_path):
+    cells = [DIRECT, Cell(METHODS["random-shots"])]
+    listed = evaluate(QUESTIONS, cells, world(), out=tmp_path / "list", labelled=LABELLED)
+    every = {"metrics": iter(["em", "f1", "rouge1", "bleu4"]), "labelled": iter(LABELLED)}
+    found = evaluate(iter(QUESTIONS), iter(cells), world(), out=tmp_path / "list", **every)
+    assert found == listed
+    every = {"metrics": iter(["em", "f1", "rouge1", "bleu4"]), "labelled": iter(LABELLED)}
+    anew = evaluate(iter(QUESTIONS), iter(cells), world(), out=tmp_path / "anew", **every)
+    assert without_ms(anew) == without_ms(listed)
+
+
 def test_a_line_that_a_kill_cut_short_is_written_again(tmp_path):
     found = evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)
     path = tmp_path / "records" / "direct.jsonl"
@@ -124,6 +136,8 @@ def test_a_mistake_in_a_method_is_no_failure_of_the_model(tmp_path):
 @pytest.mark.parametrize(("told", "kind", "match"), [
     ({"questions": []}, InvalidInput, "needs questions and methods"),
     ({"cells": []}, InvalidInput, "needs questions and methods"),
+    ({"questions": ["Why?"]}, InvalidInput, r"questions are Question\(.*'Why\?'"),
+    ({"labelled": ["Why?"]}, InvalidInput, r"questions are Question\(.*'Why\?'"),
     ({"cells": ["direct"]}, InvalidInput, r"a cell must be cell_of\(.*got str 'direct'"),
     ({"questions": [Question("Why?", (), "q9")]}, MissingReferences, "'q9'"),
     ({"questions": [*QUESTIONS] * 2}, InvalidInput, "'q0' comes twice; .* name it otherwise"),
@@ -133,6 +147,10 @@ def test_a_mistake_in_a_method_is_no_failure_of_the_model(tmp_path):
     ({"cells": [SINGLE], "world": World(ScriptedLLM(writes))}, InvalidInput, "needs a retriever"),
     ({"cells": [Cell(METHODS["skr"])]}, InvalidInput, "labelled questions"),
     ({"world": World()}, InvalidInput, "direct needs a model"),
+    ({"world": ScriptedLLM(writes)}, InvalidInput, r"world must be World\(.*got ScriptedLLM"),
+    ({"world": World(FakeListChatModel(responses=["x"]))}, InvalidInput, "wrap what comes from"),
+    ({"batch": 0}, InvalidInput, "batch must be a whole number, at least 1, got 0"),
+    ({"batch": "16"}, InvalidInput, "batch must be a whole number, at least 1, got '16'"),
 ])  # fmt: skip
 def test_what_cannot_be_run_is_refused(told, kind, match, tmp_path):
     with pytest.raises(kind, match=match):

@@ -101,6 +101,33 @@ def test_an_application_names_what_it_cannot_read(ran, tmp_path, capsys, option,
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("calibrate.py", "--out"),
+        ("rerank.py", "--out"),
+        ("demo.py", "--out"),
+        ("vector_store.py", "--folder"),
+    ],
+)
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_what_is_no_folder_is_refused_before_the_work(ran, tmp_path, capsys, name, option, place):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(SystemExit, match="2"):
+        ran(name, option, tmp_path / place)
+    printed = capsys.readouterr()
+    assert f"cannot write to {tmp_path / place}: " in printed.err
+    assert printed.out == ""
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("score", [-1, 101])
+def test_a_score_that_no_answer_has_is_refused_before_the_work(ran, capsys, score):
+    with pytest.raises(SystemExit, match="2"):
+        ran("calibrate.py", "--refuse-above", score)
+    assert "--refuse-above takes 0 to 100" in capsys.readouterr().err
+
+
 def test_an_application_starts_with_nothing_at_all(ran, tmp_path):
     printed = ran("start_from_nothing.py", "--limit", 1, "--store", tmp_path / "app.sqlite")
     assert "when was the worlds first laptop computer introduced" in printed

@@ -181,6 +181,43 @@ def test_what_the_chain_gave_at_an_earlier_call_is_the_shape_where_it_does_not_s
     assert first["answer"] == "a draft"
 
 
+@pytest.mark.parametrize(
+    ("pieces", "draft"),
+    [
+        ([{"input": "rare", "context": ["x"], "answer": "known"}],
+         {"input": "hi", "context": [], "answer": "a draft"}),
+        ([AIMessageChunk("kno"), AIMessageChunk("wn")], ("ai", "a draft")),
+        ([{}, {"answer": "kno"}, {"answer": "known"}], {"input": "hi", "answer": "a draft"}),
+    ],
+    ids=["whole", "to be added", "more and more of it"],
+)  # fmt: skip
+async def test_what_the_chain_streamed_at_an_earlier_call_is_the_shape_too(pieces, draft):
+    def said(value):
+        yield from pieces
+
+    async def asaid(value):
+        for piece in pieces:
+            yield piece
+
+    chain, judge = RunnableLambda(said, asaid), gate(rule=lambda q, _: "rare" in q)
+    sync, native = (GECERouter(judge, chain, question_key="input") for _ in range(2))
+    assert [*sync.stream({"input": "rare"})] == pieces
+    assert [piece async for piece in native.astream({"input": "rare"})] == pieces
+    for router in (sync, native):
+        assert bare(router.invoke({"input": "hi"})) == draft
+
+
+def test_what_a_graph_streams_is_no_shape_of_its_answer():
+    graph = node_graph(lambda state: {**state, "answer": "known"}, dict)  # its keys are undeclared
+    for chain in (graph, RunnablePassthrough() | graph):
+        router = GECERouter(gate(rule=lambda q, _: "rare" in q), chain)
+        [piece] = router.stream({"question": "rare"})
+        assert [*piece] == ["node"]
+        assert router.invoke({"question": "hi"}) == "a draft"
+        assert router.invoke({"question": "rare"}) == piece["node"]
+        assert router.invoke({"question": "hi"}) == {"question": "hi", "answer": "a draft"}
+
+
 def test_of_what_the_chain_counts_a_draft_has_none_and_of_its_lists_an_empty_one():
     def chain(value):
         return {**value, "score": 55.0, "refused": False, "context": ["found"], "answer": "known"}
@@ -317,6 +354,16 @@ async def test_a_state_of_messages_goes_into_the_calibrator_and_comes_out():
         assert bare(answer) == ("ai", "bees")
         assert answer.response_metadata["sgic"]["refused"] is False
     assert {"".join(m.text for m, _ in compiled.stream(ASKED, stream_mode="messages"))} == {"bees"}
+
+
+async def test_of_a_state_of_messages_the_draft_before_a_calibrator_comes_out_there_too():
+    router = GECERouter(gate(), SGICCalibrator(speaking("bees"), FIND, settings=SAYS))
+    compiled = node_graph(router)
+    for out in (compiled.invoke(ASKED), await compiled.ainvoke(ASKED), *compiled.batch([ASKED])):
+        assert [message.text for message in out["messages"]][1:] == ["a draft"]
+    asked = router.invoke({"question": "who?"})
+    assert (asked["answer"], asked["calibrated"]) == ("a draft", None)
+    assert "messages" not in asked
 
 
 async def test_retriever_and_calibrator_search_for_the_question_that_stands_alone():

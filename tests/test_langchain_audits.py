@@ -23,7 +23,7 @@ from ltrag_plugins.flow import World
 from ltrag_plugins.gece import savings
 from ltrag_plugins.langchain import GECERouter, fitting
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from tests.gates import RuleGate, never
+from tests.gates import RuleGate, always, never
 
 
 def gate(rule=never) -> RuleGate:
@@ -88,6 +88,52 @@ def test_a_chain_that_cancels_itself_fails_its_audits_and_ends_no_thread():
         asyncio.run(router.ainvoke(f"Which city is number {i}?"))
     assert router.settle(30)
     assert (router.monitor.audits, router.monitor.failed) == (0, 4)
+
+
+@pytest.mark.parametrize("ends", [asyncio.CancelledError, SystemExit])
+def test_what_ends_a_sync_chain_for_good_fails_its_audits_and_ends_no_thread(ends):
+    def chain(text: str) -> str:
+        raise ends
+
+    router = GECERouter(gate(), RunnableLambda(chain), audit_rate=1.0)
+    for i in range(4):
+        assert router.invoke(f"Which city is number {i}?") == "City 7"
+    assert router.settle(5)
+    assert (router.monitor.audits, router.monitor.failed) == (0, 4)
+
+
+async def test_settle_says_at_once_that_an_audit_waits_for_the_loop_it_is_called_in(caplog):
+    router = GECERouter(gate(), RunnableLambda(city), audit_rate=1.0)
+    await router.ainvoke("Which city is number 7?")
+    assert not router.settle()
+    assert "await asyncio.to_thread(router.settle)" in caplog.text
+    assert await asyncio.to_thread(router.settle)
+    found = RunnableLambda(lambda text: "City 7")
+    other = GECERouter(gate(), found, audit_rate=1.0)
+    await other.ainvoke("Which city is number 7?")
+    assert other.settle()  # which has a sync call
+    assert [one.monitor.audits for one in (router, other)] == [1, 1]
+
+
+async def test_a_decision_counts_where_its_chain_fails_or_its_answer_is_not_read():
+    def chain(text: str) -> str:
+        raise ConnectionError("no index")
+
+    router = GECERouter(gate(always), RunnableLambda(chain), return_decision=True)
+    with pytest.raises(ConnectionError):
+        router.invoke("one")
+    with pytest.raises(ConnectionError):
+        await router.ainvoke("two")
+    with pytest.raises(ConnectionError):
+        router.batch(["three", "four"])
+    router.batch(["five", "six"], return_exceptions=True)
+    pieces, apieces = router.stream("seven"), router.astream("eight")
+    assert {*next(pieces), *await anext(apieces)} == {"decision"}
+    pieces.close()
+    await apieces.aclose()
+    assert (router.monitor.decisions, router.monitor.retrieved) == (8, 1.0)
+    router.stream("nine").close()  # of which nothing was asked
+    assert router.monitor.decisions == 8
 
 
 async def test_a_shape_that_fails_for_one_input_of_a_batch_leaves_the_others_theirs():

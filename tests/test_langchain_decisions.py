@@ -14,7 +14,7 @@ from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Question
-from tests.gates import RuleGate, always
+from tests.gates import RuleGate, always, never
 
 HAS = tuple(map(int, langchain_core.__version__.split(".")[:2])) >= (1, 8)
 if HAS:
@@ -44,6 +44,18 @@ async def test_a_noul_is_the_probability_that_the_direct_answer_fails():
         for response in (model.invoke(request), await model.ainvoke(request)):
             assert response.nouls["retrieve"].noul == wanted
             assert response.model == "gece"
+
+
+@needs_1_8
+async def test_what_asks_about_a_picture_needs_retrieval_and_no_draft():
+    llm = ScriptedLLM(lambda prompt: "a dog")
+    picture = {"type": "image", "url": "http://localhost/a.png"}
+    asked = [HumanMessage([{"type": "text", "text": "What is this?"}, picture])]
+    model = GECEDecisions(RuleGate(World(llm=llm), never))
+    request: Any = {"state": asked, "questions": {"retrieve": Noul(instructions="Retrieval?")}}
+    for response in (model.invoke(request), await model.ainvoke(request)):
+        assert response.nouls["retrieve"].noul == 1.0
+    assert llm.prompts == []
 
 
 @needs_1_8

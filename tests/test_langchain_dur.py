@@ -9,6 +9,7 @@ import pytest
 from langchain_core.callbacks import CallbackManager
 from langchain_core.documents import Document
 from langchain_core.example_selectors import BaseExampleSelector
+from langchain_core.messages import HumanMessage
 from langchain_core.prompts import (
     ChatPromptTemplate,
     FewShotChatMessagePromptTemplate,
@@ -198,6 +199,15 @@ def test_a_question_is_never_its_own_shot():
             assert asked not in chosen
             assert len(chosen) == 4
     assert DURExampleSelector(trained(), examples(1)).select_examples(examples(1)[0]) == []
+
+
+def test_of_a_picture_the_selector_reads_the_words():
+    encoder = Letters()
+    selector = DURExampleSelector(trained(encoder), examples(5))
+    picture = {"type": "image", "url": "http://localhost/a.png"}
+    asked = [HumanMessage([{"type": "text", "text": QUESTION}, picture])]
+    assert selector.select_examples({"question": asked}) == selector.select_examples(ASKED)
+    assert encoder.encoded[1:] == [[QUESTION]] * len(encoder.encoded[1:])
 
 
 def test_an_empty_pool_gives_no_shots_and_an_empty_question_is_refused():

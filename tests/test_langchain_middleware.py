@@ -13,12 +13,12 @@ from langchain_core.tools import tool
 
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate
-from ltrag_plugins.langchain import GECEMiddleware, SGICCalibrator, SGICMiddleware
+from ltrag_plugins.langchain import GECEMiddleware, LangChainLLM, SGICCalibrator, SGICMiddleware
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.types import Question
 from tests.gates import RuleGate, always, never
-from tests.langchain_parts import FunctionChat, chat_result
+from tests.langchain_parts import FunctionChat, Runs, chat_result
 
 
 @tool
@@ -92,6 +92,23 @@ async def test_the_draft_can_be_the_answer():
         assert out["messages"][-1].text == "a draft"
         assert out["messages"][-1].response_metadata["gece"]["retrieve"] is False
     assert model.offered == []
+
+
+async def test_a_draft_streams_and_is_traced_as_the_answers_of_the_agents_model_are():
+    judge = RuleGate(World(llm=LangChainLLM(FunctionChat(lambda prompt: "a draft"))), never)
+    compiled, _ = agent(GECEMiddleware(judge, ["search"], draft_answers=True))
+    events = [event async for event in compiled.astream_events(ASKED, version="v2")]
+    said = [e["data"]["chunk"].text for e in events if e["event"] == "on_chat_model_stream"]
+    assert "".join(said) == "a draft"
+    runs = Runs()
+    compiled.invoke(ASKED, {"callbacks": [runs]})
+    [drafted] = runs.named("GECEDraft")
+    assert runs.ancestry(drafted) == ["GECEDraft", "model", "LangGraph"]
+    for pieces in (
+        [*compiled.stream(ASKED, stream_mode="messages")],
+        [piece async for piece in compiled.astream(ASKED, stream_mode="messages")],
+    ):
+        assert "".join(message.text for message, _ in pieces) == "a draft"
 
 
 async def test_the_final_answer_is_calibrated_from_what_the_tools_found():

@@ -2,13 +2,15 @@
 
 import asyncio
 import copy
+from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableConfig, RunnableLambda, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
@@ -138,6 +140,30 @@ async def test_gate_and_inner_retriever_are_child_runs_of_the_retriever():
         assert runs.ancestry(asked) == ["ltrag_call", "GECEGate", "GECERetriever"]
         assert runs.ancestry(found) == ["Pool", "GECERetriever"]
         assert found["metadata"]["gece"] == judge.decide("tea").as_metadata()
+
+
+async def test_the_inner_retriever_gets_the_config_of_the_call_alone_and_in_a_chain():
+    seen = list[dict[str, Any]]()
+
+    def search(query: str, config: RunnableConfig) -> list[Document]:
+        seen.append({name: config.get(name) for name in ("configurable", "tags", "metadata")})
+        return POOL[:1]
+
+    retriever = GECERetriever(gate=GATE, retriever=RunnableLambda(search))
+    mine: Any = {"configurable": {"tenant": "acme"}, "tags": ["mine"], "metadata": {"user": 1}}
+    for asking in (retriever, RunnablePassthrough() | retriever):
+        assert asking.invoke("tea leaf", mine) == POOL[:1]
+        assert await asking.ainvoke("tea leaf", mine) == POOL[:1]
+        assert asking.with_config(mine).batch(["tea leaf"]) == [POOL[:1]]
+    runs, own = Runs(), uuid4()
+    retriever.invoke("tea leaf", {**mine, "callbacks": [runs], "run_name": "mine", "run_id": own})
+    assert [r["name"] for r in runs.by_id.values()] == ["mine", "GECEGate", "search"]
+    decision = {"gece": GATE.decide("tea leaf").as_metadata()}
+    for told in seen:
+        assert told["configurable"] == mine["configurable"]
+        assert "mine" in told["tags"]
+        assert told["metadata"].items() >= {"user": 1, **decision}.items()
+    assert len(seen) == 7
 
 
 async def test_two_hundred_retrievals_are_in_flight_at_once():

@@ -129,7 +129,7 @@ def test_a_follow_up_to_a_picture_goes_to_the_chain():
     talk = [HumanMessage([{"type": "text", "text": "What is this?"}, picture]), AIMessage("A car.")]
     assert router.invoke([*talk, HumanMessage("What colour is it?")]) == "the chain sees it"
     [rewriting] = judge.world.llm.prompts  # and no draft
-    assert "What is this?" in rewriting
+    assert "human: What is this?\n" in rewriting
     finding = RunnableLambda(lambda query: asked.append(query) or [])
     gated = GECERetriever(gate=judge, retriever=finding)
     gated.invoke(talk[:1])

@@ -1,6 +1,7 @@
 """DURReranker as a LlamaIndex node postprocessor: metadata, dictionaries, engines, events."""
 
 import json
+import pickle
 import sys
 import tempfile
 
@@ -142,6 +143,18 @@ def test_a_dictionary_without_its_whole_head_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     DURReranker.from_dict({**data, "head": outside}, encoder=Letters())
     assert list(tmp_path.iterdir()) == []  # a name in the dictionary is no path
+
+
+def test_a_reranker_that_cannot_be_pickled_says_so_and_stays_whole():
+    encoder = Letters()
+    reranker = DURReranker(trained(encoder))
+    wanted = reranker.postprocess_nodes(nodes(), query_str=QUESTION)
+    again = pickle.loads(pickle.dumps(reranker))
+    assert again.postprocess_nodes(nodes(), query_str=QUESTION) == wanted
+    encoder.encode = lambda texts: Letters.encode(encoder, texts)  # which no process can be sent
+    with pytest.raises(Exception, match="pickle"):
+        pickle.dumps(reranker)
+    assert reranker.postprocess_nodes(nodes(), query_str=QUESTION) == wanted
 
 
 def test_as_langchain_ranks_the_same_texts_alike():

@@ -1,5 +1,7 @@
 """LlamaIndex's own engines and agents, each with one of our components dropped in."""
 
+from dataclasses import replace
+
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent, ToolCallResult
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -14,6 +16,13 @@ from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.query_engine import RouterQueryEngine
 from llama_index.core.retrievers import RouterRetriever
+from llama_index.core.schema import (
+    ImageNode,
+    NodeRelationship,
+    NodeWithScore,
+    RelatedNodeInfo,
+    TextNode,
+)
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool, RetrieverTool
 
@@ -25,8 +34,13 @@ from ltrag_plugins.llama_index import (
     GECERouter,
     GECESelector,
     LlamaIndexLLM,
+    LlamaIndexRetriever,
+    PassageRetriever,
+    as_query_engine,
+    node_of,
 )
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from tests.framework_parts import Given
 from tests.gates import RuleGate
 from tests.llama_index_parts import (
     FACTS,
@@ -168,6 +182,35 @@ async def test_a_retriever_that_leaves_out_its_base_class_is_gated_as_any():
         wanted = [node.text for node in gated().retrieve(question)]
         assert [node.text for node in gated(Bare()).retrieve(question)] == wanted != []
         assert [node.text for node in await gated(Bare()).aretrieve(question)] == wanted
+
+
+async def test_nodes_that_were_read_as_passages_come_out_as_the_nodes_they_were():
+    origin = {NodeRelationship.SOURCE: RelatedNodeInfo(node_id="emma.pdf")}
+    told = {"metadata": {"title": "Emma", "page": 3}, "excluded_llm_metadata_keys": ["page"]}
+    kept = {**told, "relationships": origin}
+    made = [
+        TextNode(id_="a", text=FACTS["emma"], start_char_idx=40, end_char_idx=99, **kept),
+        ImageNode(id_="b", text="A portrait.", image="aGk=", **kept),
+    ]
+    given = [NodeWithScore(node=node, score=0.5) for node in made]
+    before = [one.model_dump() for one in given]
+    ours = LlamaIndexRetriever(Given(given))
+    asked = as_query_engine("single", FunctionLLM(read), Given(given))
+    there_and_back = PassageRetriever(ours)
+    for found in (
+        asked.query(UNKNOWN[0]).source_nodes,
+        (await asked.aquery(UNKNOWN[0])).source_nodes,
+        there_and_back.retrieve(UNKNOWN[0]),
+        await there_and_back.aretrieve(UNKNOWN[0]),
+    ):
+        assert found == given
+        assert [type(one.node) for one in found] == [TextNode, ImageNode]
+        assert [one.node.ref_doc_id for one in found] == ["emma.pdf"] * 2
+        found[0].metadata["page"] = 4  # the reader's own
+    assert [one.model_dump() for one in given] == before
+    [[passage, _]] = ours.search([UNKNOWN[0]], 2)
+    other = node_of(replace(passage, text="Emma.", score=0.1))
+    assert (other.text, other.score, other.node_id) == ("Emma.", 0.1, "a")
 
 
 def tools(deciding: RuleGate) -> list[QueryEngineTool]:

@@ -1,6 +1,7 @@
 """LlamaIndex's models as ours: settings, likeliest tokens, names, threads; and our model as its."""
 
 import asyncio
+import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -8,9 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from llama_index.core.base.llms.generic_utils import messages_to_prompt
 from llama_index.core.base.llms.types import ChatResponse, CompletionResponse, LogProb, TextBlock
+from llama_index.core.extractors import KeywordExtractor
+from llama_index.core.ingestion import IngestionCache, IngestionPipeline
 from llama_index.core.llms import ChatMessage, MockLLM
 from llama_index.core.llms.callbacks import llm_chat_callback
 from llama_index.core.prompts import PromptTemplate
+from llama_index.core.schema import TextNode
 from llama_index.llms.openai import OpenAI
 from llama_index.llms.openai_like import OpenAILike
 
@@ -213,3 +217,22 @@ def test_our_model_tells_llama_index_its_limits():
     metadata = LtragLLM(OnlySync(), context_window=512, num_output=8).metadata
     assert (metadata.context_window, metadata.num_output) == (512, 8)
     assert (metadata.model_name, metadata.is_chat_model) == ("only-sync", False)
+
+
+def test_our_models_are_told_apart_by_llama_indexs_caches():
+    cache = IngestionCache()
+    for name in ("large", "small"):
+        llm = LtragLLM(ScriptedLLM(lambda prompt, name=name: f"{name} wrote", name=name))
+        pipeline = IngestionPipeline(transformations=[KeywordExtractor(llm=llm)], cache=cache)
+        [node] = pipeline.run(nodes=[TextNode(id_="n", text="Emma")])
+        assert node.metadata["excerpt_keywords"] == f"{name} wrote"
+    again = LtragLLM.from_dict(llm.to_dict(), llm=llm.llm)
+    assert (again.to_dict(), again.complete("Emma").text) == (llm.to_dict(), "small wrote")
+
+
+def test_a_model_that_cannot_be_pickled_says_so_and_stays_whole():
+    llm = LtragLLM(LlamaIndexLLM(FunctionLLM(str.upper)))
+    with pytest.raises(InvalidInput, match=r"FunctionLLM.* cannot be pickled"):
+        pickle.dumps(llm)
+    assert llm.complete("emma").text == "EMMA"
+    assert pickle.loads(pickle.dumps(LtragLLM(ScriptedLLM(str.upper)))).complete("a").text == "A"

@@ -85,7 +85,14 @@ async def test_the_text_alone_is_that_of_the_response_or_the_refusal():
     llm = mending()
     with pytest.raises(EmptyQuestion):
         looking(llm).get_response(" ", chunks)
+    for wrong in (None, "in Fife", [None], nodes()):
+        with pytest.raises(InvalidInput, match="text_chunks must be texts, a list of"):
+            looking(llm).get_response(QUESTION, wrong)
+        with pytest.raises(InvalidInput, match="text_chunks must be texts, a list of"):
+            await looking(llm).aget_response(QUESTION, wrong)
     assert llm.calls == []
+    known = looking(mending())
+    assert known.get_response(QUESTION, []) == str(known.synthesize(QUESTION, [])) != ""
 
 
 def test_nothing_handed_in_is_changed():
@@ -221,6 +228,11 @@ async def test_a_response_passes_below_the_threshold_unless_it_was_refused(
     assert f"{100 * (1 - probability):.0f} of 100" in result.feedback
     assert ("refused" in result.feedback) is (limit == 30)
     assert await evaluator.aevaluate_response(QUESTION, response) == result
+    streamed = SGICCalibrator(sure(probability), settings=ONCE, refuse_above=limit, streaming=True)
+    read = streamed.synthesize(QUESTION, nodes()).get_response()
+    stream = streamed.synthesize(QUESTION, nodes())
+    assert str(stream) == read.response  # which is then in it
+    assert evaluator.evaluate_response(QUESTION, stream) == result
 
 
 async def test_a_response_without_an_uncertainty_is_an_error_that_says_what_to_do():

@@ -3,6 +3,7 @@
 import pytest
 from contracts.methods import LABELLED, PASSAGES, QUESTIONS, Letters, Scoring, likely, plausible
 from gates import RuleGate
+from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_parts import FunctionChat, Runs
 from llama_index_parts import FunctionLLM
@@ -59,6 +60,15 @@ def test_the_frameworks_own_models_and_retrievers_will_do():
     engine = as_query_engine("single", FunctionLLM(reads), NodeRetriever(BM25, k=2))
     assert chain.invoke("Who wrote Middlemarch?") == "George Eliot"
     assert str(engine.query("Who wrote Middlemarch?")) == "George Eliot"
+
+
+def test_of_a_picture_a_method_reads_the_words():
+    llm = ScriptedLLM(lambda _: "a car")
+    picture = {"type": "image", "url": "http://localhost/a.png"}
+    asked = [HumanMessage([picture, {"type": "text", "text": "Who wrote Middlemarch?"}])]
+    assert as_runnable("direct", llm).invoke(asked) == "a car"
+    assert as_runnable("direct", llm).invoke("Who wrote Middlemarch?") == "a car"
+    assert llm.prompts[0] == llm.prompts[1]
 
 
 REFLECTING, TOKENS = "reflection tokens", "[Retrieval][Relevant]yes[Utility:5]"

@@ -7,21 +7,26 @@ from itertools import product
 import numpy as np
 import pytest
 
+from ltrag_plugins import training
+from ltrag_plugins.dur import DURRanker, DURTrainer
 from ltrag_plugins.errors import (
     ArtifactMismatch,
     CalibrationError,
+    EmptyQuestion,
     InvalidInput,
     UnreadableArtifact,
 )
-from ltrag_plugins.evaluate import LongTailRAG, LongTailSettings
+from ltrag_plugins.evaluate import LongTailRAG, LongTailSettings, cell_of, evaluate
 from ltrag_plugins.evaluate.choice import ALWAYS, Goal, Trials, Way
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.flow import run
-from ltrag_plugins.gece import GECESettings
+from ltrag_plugins.gece import GECEGate, GECESettings
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import Calibration, ScoreScale, SGICSettings
-from ltrag_plugins.types import Generation
+from ltrag_plugins.sgic.calibrator import Calibrator
+from ltrag_plugins.types import Generation, Passage
 from tests.pipeline_parts import House, Letters, fitted, houses, settings, unlabelled
 
 
@@ -230,6 +235,18 @@ def test_a_follow_up_is_made_to_stand_alone_first():
     assert answer.text == "pink"
 
 
+@pytest.mark.parametrize("retrieves", ["always", "gated", "never"])
+def test_a_turn_without_a_word_is_not_made_a_question(retrieves):
+    house = House()
+    rag = replace(fitted(house), retrieves=retrieves)
+    asked = len(house.model.prompts)
+    world = replace(rag.world, retriever=BM25Retriever([Passage("House 7 is painted pink.")]))
+    for history in ([], [("human", "Tell me about house 7.")]):
+        with pytest.raises(EmptyQuestion):
+            run(rag.answering("🙂", history=history), world)
+    assert len(house.model.prompts) == asked
+
+
 def test_a_fit_asks_nothing_twice(tmp_path):
     house = House()
     model = house.llm()
@@ -275,6 +292,54 @@ def test_wrong_inputs_are_named_before_anything_is_asked():
     assert house.model is None or house.model.prompts == []
     with pytest.raises(InvalidInput, match="held_out"):
         LongTailSettings(held_out=1.0)
+
+
+def test_a_place_that_is_no_path_is_refused_in_words():
+    house = House()
+    rag = fitted(house)
+    calibration = Calibration(SGICSettings(), ScoreScale("product"))
+    parts = {"llm": house.llm(), "retriever": house, "encoder": Letters()}
+    example = [{"messages": [{"role": r, "content": r} for r in ("user", "assistant")]}]
+    for saved in (
+        rag.save,
+        rag.gate.save,
+        DURRanker.untrained(Letters()).save,
+        lambda place: calibration.save(place, llm=house.llm()),
+        lambda place: LongTailRAG.load(place, **parts),
+        lambda place: evaluate(houses(1), [cell_of("direct")], rag.world, out=place),
+        lambda place: training.keep(example, out=place),
+        training.load,
+    ):
+        for place in (None, 3, b"folder"):
+            with pytest.raises(InvalidInput, match=r"must be a path, .* got (None|int|bytes)"):
+                saved(place)
+
+
+def test_what_is_no_list_is_refused_in_words(tmp_path):
+    house = House()
+    rag, llm = fitted(house), house.llm()
+    calibrator, trainer = Calibrator(llm), DURTrainer(Letters(), llm)
+    for called in (
+        rag.gate.decide_many,
+        rag.answer_many,
+        calibrator.answer_many,
+        lambda given: Calibrator.fit(given, llm=llm),
+        lambda given: training.build(given, llm, out=tmp_path),
+        lambda given: trainer.fit([Passage("a house")], given),
+        lambda given: DURRanker.untrained(Letters()).rank("which house?", given),
+        lambda given: evaluate(given, [cell_of("direct")], rag.world, out=tmp_path),
+        lambda given: evaluate(houses(1), given, rag.world, out=tmp_path),
+        lambda given: GECEGate.fit(houses(), llm=llm, retrieved_answers=given or 3),
+    ):
+        with pytest.raises(InvalidInput, match="came as one string, 'which house"):
+            called("which house?")
+        with pytest.raises(InvalidInput, match=r"must be a list of .*, got (NoneType None|int 3)"):
+            called(None)
+    assert llm.prompts == []
+    with pytest.raises(InvalidInput, match="questions are Question"):
+        calibrator.answer_many(["which house?"])
+    with pytest.raises(InvalidInput, match="a question must be a string, got NoneType"):
+        rag.answer(None)
 
 
 def test_a_folder_that_does_not_fit_is_refused(tmp_path):

@@ -4,9 +4,14 @@ import copy
 import io
 import json
 import math
+import os
 import pickle
+import socket
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -333,3 +338,42 @@ def test_code_that_comes_with_weights_is_never_run(small, tmp_path, monkeypatch)
     with pytest.raises(InvalidInput, match="code of its own, which is never run"):
         TransformersLLM.load(folder)
     assert not ran.exists()
+
+
+OFFLINE = """
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.llm.encoders import SentenceTransformerEncoder, TransformersEncoder
+from ltrag_plugins.llm.transformers import TransformersLLM
+print(TransformersLLM.load("org/here").name)
+for kind in (TransformersLLM, TransformersEncoder, SentenceTransformerEncoder):
+    try:
+        kind.load("org/gone")
+    except InvalidInput as error:
+        print(error)
+"""
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once_and_what_is_here_is_loaded(small, tmp_path):
+    files = tmp_path / "hub" / "models--org--here"
+    saved(small, files / "snapshots" / "abc")
+    (files / "refs").mkdir()
+    (files / "refs" / "main").write_text("abc")
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+
+        def hang_up():
+            with suppress(OSError):  # closed
+                while True:
+                    asked.append(hub.accept()[0].close())
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        at = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.getsockname()[1]}", "HF_HOME": str(tmp_path)}
+        environment = {**os.environ, **at, "HF_HUB_OFFLINE": "0"}
+        program = [sys.executable, "-c", OFFLINE]
+        told = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+    here, *gone = told.stdout.splitlines()
+    assert here.startswith("here@")
+    assert len(gone) == 3
+    for line in gone:
+        assert line.startswith("the model 'org/gone' is not on this machine, and the hub cannot")
+    assert len(asked) <= 5, "once for each, and once for what the hub's client wants itself"

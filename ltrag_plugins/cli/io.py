@@ -1,11 +1,10 @@
 """What commands print, and where they write: text, JSON, tables, progress (on terminals only)."""
 
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from shutil import get_terminal_size
 from tempfile import TemporaryFile
@@ -25,18 +24,10 @@ if TYPE_CHECKING:  # numpy and rich's bars would slow --help down
 
 def checked_folder(path: Path) -> Path:
     """The path, if a folder can be made and written to there; tried, and left as it was."""
-    from ltrag_plugins.artifacts import writing  # it brings numpy, which no --help needs
+    from ltrag_plugins.artifacts import tidying, writing  # they bring numpy, which no --help needs
 
-    # not Path.exists, which raises where a name is too long or a folder is closed
-    missing = [part for part in (path, *path.parents) if not os.path.exists(part)]
-    try:
-        with writing(path), TemporaryFile(dir=path):
-            pass
-    finally:
-        for part in missing:
-            with suppress(OSError):  # not made, or already of use to somebody
-                part.rmdir()
-    return path
+    with tidying(path), writing(path), TemporaryFile(dir=path):
+        return path
 
 
 def checked_page(page: Path | None, pictures: Path | None) -> None:

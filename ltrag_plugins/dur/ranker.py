@@ -21,7 +21,14 @@ from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.prompts import PromptFormat, Shot, text_of
 from ltrag_plugins.dur.settings import Bounds, DURSettings
-from ltrag_plugins.errors import ArtifactMismatch, EmptyQuestion, InvalidInput, ModelError, checked
+from ltrag_plugins.errors import (
+    ArtifactMismatch,
+    EmptyQuestion,
+    InvalidInput,
+    ModelError,
+    checked,
+    listed,
+)
 from ltrag_plugins.llm.base import Encoder
 
 _Vector = Float[np.ndarray, " dim"]
@@ -120,7 +127,7 @@ class DURRanker:
         settings = replace(self.settings, reward="match") if own else self.settings
         parts: dict[str, Any] = {"encoder": self.encoder.name, "sigma": self.sigma}
         parts |= {"shots": self.shots, "settings": settings, "head": self.head, "data": self.data}
-        artifacts.write(Path(folder), "dur", parts, format=_FORMAT)
+        artifacts.write(folder, "dur", parts, format=_FORMAT)
 
     @property
     def name(self) -> str:
@@ -177,7 +184,10 @@ class DURRanker:
         these, unless they cannot be used."""
         if not checked(question, str, "the question", "a string").strip():
             raise EmptyQuestion("the question is empty; there is nothing to rank by")
-        texts = [text_of(candidate, self.settings.encoded) for candidate in candidates]
+        texts = [
+            text_of(candidate, self.settings.encoded)
+            for candidate in listed(candidates, "candidates")
+        ]
         keys = [sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
         with _keeping:
             known = {key: self._kept[key] for key in keys if key in self._kept}

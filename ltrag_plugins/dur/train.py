@@ -39,6 +39,7 @@ from ltrag_plugins.errors import (
     InvalidInput,
     NoTokenProbabilities,
     checked,
+    listed,
     require,
 )
 from ltrag_plugins.flow import Observer, World, embed, run
@@ -158,7 +159,8 @@ class DURTrainer:
         """
         for name, most in (("max_calls", max_calls), ("max_tokens", max_tokens)):
             checked(most, Integral | None, name, "a whole number, or None")
-        validation, candidates = [*validation], candidates if candidates is None else [*candidates]
+        validation = listed(validation, "validation questions")
+        candidates = None if candidates is None else listed(candidates, "candidates")
         settings, cases = self.settings, self._cases(candidates, validation)
         order, count = np.arange(len(cases)), settings.questions_learned(len(cases))
         if count < len(cases):

@@ -12,13 +12,13 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.artifacts import check_same, reading, replace_file, writing
+from ltrag_plugins.artifacts import check_same, reading, replace_file, tidying, writing
 from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import CellName
@@ -46,13 +46,15 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """For one process alone; inside of it, once more is the same."""
+        """For one process alone; inside of it, once more is the same. Where no run began, no
+        lock is left."""
         if self._is_held:
             yield
             return
-        with writing(self.path):
-            lock = (self.path / "lock").open("w")
-        with lock:
+        with ExitStack() as stack:
+            stack.enter_context(tidying(self.path))
+            with writing(self.path):
+                lock = stack.enter_context((self.path / "lock").open("w"))
             try:
                 if fcntl is not None:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -64,6 +66,9 @@ class RunFolder:
                 yield
             finally:
                 self._is_held = False
+                if not (self.path / "run.json").exists():
+                    with suppress(OSError):  # Windows takes no file away that is open
+                        (self.path / "lock").unlink()
 
     def check(self, identity: Mapping[str, Any]) -> bool:
         """Whether a run is here; one that is not of this, as far as that is known, is refused,

@@ -16,7 +16,7 @@ from ltrag_plugins import artifacts
 from ltrag_plugins.dur.prompts import FORMATS, PromptFormat, text_of
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, checked, listed
 from ltrag_plugins.evaluate.choice import Goal, PipelineReport, Retrieves, Verdict, WayFigures
 from ltrag_plugins.evaluate.gating import RunGate
 from ltrag_plugins.flow import Flow, Observer, World, arun, ask, embed, fetch, run, run_many
@@ -36,6 +36,7 @@ from ltrag_plugins.sgic.documents import check_source
 from ltrag_plugins.sgic.loop import Session, calibrate
 from ltrag_plugins.sgic.prompts import PromptTemplates
 from ltrag_plugins.sgic.settings import SGICSettings
+from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Answer, Question
 
 _FORMAT = 1
@@ -187,7 +188,8 @@ class LongTailRAG:
             ArtifactMismatch: it was fitted with another model or encoder.
             InvalidInput: there is no retriever, or no encoder, and it needs one.
         """
-        path, world = Path(folder), World(llm=llm, retriever=retriever, encoder=encoder)
+        path = artifacts.path_of(folder)
+        world = World(llm=llm, retriever=retriever, encoder=encoder)
         remedy = "Fit it again: LongTailRAG.fit(...).save(folder), or 'ltrag fit'."
         with artifacts.reading(f"{path} holds no readable pipeline", remedy):
             known: Any = {"kinds": _KINDS, "format": _FORMAT, "optional": ("data", "hashes")}
@@ -218,7 +220,7 @@ class LongTailRAG:
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write what was kept; an older pipeline in the same folder is replaced, its JSON last."""
-        path, llm = Path(folder), self.world.llm
+        path, llm = artifacts.path_of(folder), self.world.llm
         if llm is None:
             raise InvalidInput("a pipeline needs a model: World(llm=...)")
         own = not isinstance(self.settings.ranking.reward, str)  # a function cannot be written
@@ -243,7 +245,9 @@ class LongTailRAG:
     ) -> Flow[LongTailAnswer]:
         """The flow: decide, and answer directly or from passages. A question with a `history` is
         made to stand alone first. Where the gate's model fails, the question retrieves."""
-        question = yield from standalone(question, history)
+        checked(question, str, "a question", "a string")
+        if words(question):  # an emoji is no question, and is made none
+            question = yield from standalone(question, history)
         answer = replace((yield from self._deciding(question)), question=question)
         most, p_wrong = self.refusal.refuse_p_wrong_above, answer.p_wrong
         if most is None or (p_wrong is not None and p_wrong <= most):
@@ -266,7 +270,7 @@ class LongTailRAG:
         batch: int | None = None,
     ) -> list[LongTailAnswer]:
         """As `answer` for each question, with merged calls; see `run_many`."""
-        flows = [self.answering(question) for question in questions]
+        flows = [self.answering(question) for question in listed(questions, "questions")]
         return run_many(flows, self.world, observers=observers, batch=batch)
 
     def _deciding(self, question: str) -> Flow[LongTailAnswer]:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+from numbers import Integral
 from pathlib import Path
 from platform import python_version
 from typing import Any
 
 from ltrag_plugins import flow as requests
+from ltrag_plugins.artifacts import path_of
 from ltrag_plugins.data import check_labelled, digest_of
 from ltrag_plugins.errors import (
     CacheUnreadable,
@@ -19,12 +21,14 @@ from ltrag_plugins.errors import (
     MissingExtra,
     ModelUnavailable,
     checked,
+    listed,
 )
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, METRICS, Cell, metrics_named
 from ltrag_plugins.flow import Flow, Request, Step, World, run_many
 from ltrag_plugins.gece.decision import Decision, decided
+from ltrag_plugins.gece.labels import check_world
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.methods.method import picked
 from ltrag_plugins.methods.sgic import SGICAnswer
@@ -187,13 +191,13 @@ _VERSIONED = (
 
 
 def evaluate(
-    questions: Sequence[Question],
+    questions: Iterable[Question],
     cells: Iterable[Cell],
     world: World,
     *,
     out: str | Path | RunFolder,
     metrics: Iterable[str] = ("em", "f1", "rouge1", "bleu4"),
-    labelled: Sequence[Question] = (),
+    labelled: Iterable[Question] = (),
     batch: int = 16,
     trace: bool = False,
     engine: Engine = in_process,
@@ -225,14 +229,17 @@ def evaluate(
         CacheUnreadable, ModelUnavailable: the answers cannot be kept, as on a full disk; the server
             refuses the key, or one request after the other failed.
     """
-    questions, cells, measures = list(questions), list(cells), tuple(metrics_named(metrics))
+    questions, cells = listed(questions, "questions"), listed(cells, "cells")
+    labelled = listed(labelled, "labelled questions")
+    measures = tuple(metrics_named(metrics))
+    check_world(checked(world, World, "world", "World(llm=..., retriever=...)"))
     for cell in cells:
         checked(cell, Cell, "a cell", "cell_of(word) or Cell(method)")
     asked = {"questions": questions, "cells": cells, "labelled": labelled, "trace": trace}
     identity = _identity(**asked, world=world, metrics=measures)
-    if batch < 1:
-        raise InvalidInput(f"batch must be at least 1, got {batch}")
-    folder = out if isinstance(out, RunFolder) else RunFolder(Path(out).expanduser())
+    if not isinstance(batch, Integral) or batch < 1:
+        raise InvalidInput(f"batch must be a whole number, at least 1, got {batch!r}")
+    folder = out if isinstance(out, RunFolder) else RunFolder(path_of(out).expanduser())
     versions = {"python": python_version()}
     for name in _VERSIONED:
         with suppress(PackageNotFoundError):
@@ -287,12 +294,12 @@ def check_begun(folder: RunFolder, **asked: Any) -> None:
 
 def check_asked(questions: Sequence[Question], cells: Sequence[Cell]) -> None:
     """Whether records of them can be told apart and scored."""
+    check_labelled(questions)
     names = {"method": [cell.name for cell in cells], "question id": [q.id for q in questions]}
     for what, some in names.items():
         if twice := [name for name, count in Counter(some).items() if count > 1]:
             why = "records are told apart by it, so leave one out or name it otherwise"
             raise InvalidInput(f"the {what} {twice[0]!r} comes twice; {why}")
-    check_labelled(questions)
 
 
 def _identity(
@@ -308,6 +315,7 @@ def _identity(
     if not questions or not cells:
         raise InvalidInput("an evaluation needs questions and methods; one of them is empty")
     check_asked(questions, cells)
+    check_labelled(labelled, answers=False)
     for cell in cells:
         cell.method.check(world, labelled)
     return {

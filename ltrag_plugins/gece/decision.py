@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, ModelError, PromptTooLong, checked
 from ltrag_plugins.flow import Flow, World
-from ltrag_plugins.prompts.templates import standalone
+from ltrag_plugins.prompts.templates import NOT_TEXT, standalone
 from ltrag_plugins.types import Answer, Generation, Passage
 
 try:
@@ -91,10 +91,6 @@ def checked_gate(gate: Any, on_error: str = "raise") -> DecidingGate:
     if on_error not in ("retrieve", "raise"):
         raise InvalidInput(f"on_error must be 'retrieve' or 'raise', got {on_error!r}.")
     return checked(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
-
-
-NOT_TEXT = "\N{OBJECT REPLACEMENT CHARACTER}"
-"""Stands in a question for what is no text, as an image or a command to a graph."""
 
 
 def guarded(

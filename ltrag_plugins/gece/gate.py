@@ -13,7 +13,7 @@ import numpy as np
 from ltrag_plugins import artifacts
 from ltrag_plugins.calibration import Isotonic, Platt
 from ltrag_plugins.data import digest_of
-from ltrag_plugins.errors import ArtifactMismatch, checked
+from ltrag_plugins.errors import ArtifactMismatch, checked, listed
 from ltrag_plugins.flow import Flow, Observer, World, arun, run, run_many
 from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Decision
@@ -204,7 +204,7 @@ class GECEGate:
         learned = {"gate": self.fitted, "report": self.report, "data": self.data}
         arrays = {f"along.{name}": array for name, array in (self.along or {}).items()}
         parts = names_of(self.world) | learned
-        artifacts.write(Path(folder), "gate", parts, arrays=arrays, format=_FORMAT)
+        artifacts.write(folder, "gate", parts, arrays=arrays, format=_FORMAT)
 
     def deciding(self, question: str) -> Flow[Decision]:
         """The flow: draft an answer, read it, decide."""
@@ -238,7 +238,7 @@ class GECEGate:
     ) -> list[Any]:
         """A `Decision` for each question, by one merged model call; or, if `return_exceptions`,
         what a question raised."""
-        flows = [self.deciding(question) for question in questions]
+        flows = [self.deciding(question) for question in listed(questions, "questions")]
         return run_many(flows, self.world, observers=observers, return_exceptions=return_exceptions)
 
     def judge(self, evidence: Evidence) -> Decision:

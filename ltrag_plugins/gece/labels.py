@@ -13,7 +13,7 @@ from typing import Any
 
 from ltrag_plugins import errors
 from ltrag_plugins.data import check_labelled
-from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences, checked
+from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences, checked, listed
 from ltrag_plugins.flow import Flow, Observer, World, fetch, gradient_llm, run_many
 from ltrag_plugins.gece.savings import Usage
 from ltrag_plugins.gece.score import mean_gradients, quality_of, references_like
@@ -71,6 +71,8 @@ def collect(
     check_labelled(questions, answers=False)
     if not tries:
         _with_references(questions, None)  # refuses those without accepted answers
+    if retrieved_answers is not None:
+        retrieved_answers = listed(retrieved_answers, "retrieved_answers")
     if retrieved_answers is not None and len(retrieved_answers) != len(questions):
         found = f"{len(retrieved_answers)} retrieved_answers for {len(questions)} questions"
         raise InvalidInput(f"{found}; give one for each")
@@ -231,7 +233,7 @@ def _is_yes(verdict: Any) -> bool:
 def check_count(questions: Collection[object]) -> None:
     """Refuse too few calibration questions, and what is no list of them."""
     if isinstance(questions, str):
-        raise InvalidInput(f"questions came as one string, {questions[:40]!r}; put it in a list")
+        listed(questions, "questions")
     checked(questions, Collection, "questions", "a list of questions")
     if len(questions) < FEWEST_QUESTIONS:
         found = f"{len(questions) or 'no'} calibration questions"

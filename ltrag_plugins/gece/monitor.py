@@ -32,7 +32,7 @@ import numpy as np
 
 from ltrag_plugins.errors import InvalidInput, require
 from ltrag_plugins.gece.decision import Decision, question_digest
-from ltrag_plugins.gece.savings import Savings, Usage, savings_of
+from ltrag_plugins.gece.savings import Savings, Usage, savings_of, wait_for_this_loop
 from ltrag_plugins.llm.base import Shared
 from ltrag_plugins.metrics.calibration import Interval, wilson_interval
 from ltrag_plugins.tokenize import words
@@ -391,7 +391,7 @@ class Watch(Shared):
                 return  # the chain found nothing to say
             agrees = agreeing(decision.question, draft, answer, self._correct)
             self._store.compared(replace(record, agrees=agrees), evidence, cost)
-        except Exception as error:  # of the user's chain or model; it ends no thread of ours
+        except BaseException as error:  # of the user's chain or model; it ends no thread of ours
             with self._lock:
                 self._failed += 1
             if not self._failed & (self._failed - 1):  # the 1st, 2nd, 4th, 8th, ...
@@ -420,7 +420,8 @@ class _Background:
 
     def settle(self, timeout: float) -> bool:
         end = time.monotonic() + timeout
-        return _settled(self._comparisons, end) and _settled(self._records, end)
+        compared = _settled(self._comparisons, end, self._threads)
+        return compared and _settled(self._records, end)
 
     def _begin(self) -> None:
         self._process, self._starting = os.getpid(), threading.Lock()
@@ -501,11 +502,18 @@ def _work_off(items: "queue.Queue[Any]", work: Callable[[list[Any]], None], most
         del some  # it holds questions and answers, and the next may be long in coming
 
 
-def _settled(items: "queue.Queue[Any]", end: float) -> bool:
-    """Whether all was done by then."""
+def _settled(
+    items: "queue.Queue[Any]", end: float, threads: Sequence[threading.Thread] = ()
+) -> bool:
+    """Whether all was done by then; not if one of the threads needs the loop that is held up."""
     with items.all_tasks_done:
         while items.unfinished_tasks:
             if (left := end - time.monotonic()) <= 0:
                 return False
-            items.all_tasks_done.wait(left)
+            if not items.all_tasks_done.wait(min(left, 0.2)) and wait_for_this_loop(threads):
+                _logger.warning(
+                    "settle() holds up the event loop in which an audit asks the chain, so neither "
+                    "would end: call it as await asyncio.to_thread(router.settle)"
+                )
+                return False
     return True

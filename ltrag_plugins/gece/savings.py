@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass
 from statistics import median
-from threading import Thread
+from threading import Thread, get_ident
 from time import perf_counter, sleep
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ PAUSE = 0.05
 """Seconds before an audit is asked in the loop of the call."""
 _STEP, _STILL = 0.2, 60.0  # seconds to wait for a loop: each time; while it does not run
 _TIMED = 3  # runs that are timed, one after the other
+_waited_for = dict[int, asyncio.AbstractEventLoop]()  # by which thread
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def awaited_in(
     """
     found, still = None, 0.0
     sleep(pause)
-    with suppress(CancelledError):  # of a loop that ends
+    with suppress(CancelledError), _waiting(loop):  # of a loop that ends
         while not loop.is_closed():
             if found is None and (found := _begun(ask(), loop)) is None:
                 break
@@ -84,6 +85,23 @@ def awaited_in(
         return asyncio.run(ask())
     except asyncio.CancelledError as error:  # it is no Exception, and would end the thread
         raise CancelledError from error
+
+
+@contextmanager
+def _waiting(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    _waited_for[get_ident()] = loop
+    try:
+        yield
+    finally:
+        del _waited_for[get_ident()]
+
+
+def wait_for_this_loop(threads: Sequence[Thread]) -> bool:
+    """Whether one of them waits for the loop that runs in the caller's thread, if one does."""
+    with suppress(RuntimeError):
+        loop = asyncio.get_running_loop()
+        return any(_waited_for.get(thread.ident or 0) is loop for thread in threads)
+    return False
 
 
 def _begun(work: Coroutine[Any, Any, _T], loop: asyncio.AbstractEventLoop) -> "Future[_T] | None":

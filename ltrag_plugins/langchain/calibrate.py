@@ -70,6 +70,7 @@ class SGICCalibrator(Component):
             and the retriever do, and `InvalidInput` without a question or any documents.
     """
 
+    _speaks = True
     llm: LLM
     retriever: Runnable[Any, Any] | None
     k: int | None
@@ -238,7 +239,7 @@ class _Output(TypedDict):
     score: float
     p_wrong: float | None
     documents: list[Document]
-    calibrated: Any
+    calibrated: Any | None
     trace: list[Any]
 
 

@@ -5,11 +5,12 @@ calls that are runs of their own.
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from importlib import import_module
 from inspect import signature
+from operator import add
 from typing import Any, ClassVar, NamedTuple, get_args, get_origin
 from uuid import uuid4
 
@@ -275,6 +276,14 @@ class Shape:
             if isinstance(output, Mapping):
                 self._lists = {k: isinstance(v, list | tuple) for k, v in output.items()}
 
+    def note_pieces(self, pieces: Sequence[Any]) -> None:
+        """As `note`, of what the chain streamed; what a graph streams is no output of its."""
+        if self._seen is None and pieces and not hasattr(_steps(self.chain)[-1], "get_state"):
+            try:
+                self.note(reduce(add, pieces))
+            except (TypeError, ValueError):  # each is the whole as far as it is known
+                self.note(pieces[-1])
+
     def of(self, message: AIMessage, value: Any, decision: Any) -> Any:
         """The answer that a message carries, for the input `value`."""
         form: Any = self.answer
@@ -315,7 +324,10 @@ class Shape:
         empty: dict[str, Any] = {k: [] if lists.get(k, True) else None for k in keys}
         empty |= {"question": decision.question} if "question" in empty else {}
         if fields is None:
-            return {**empty, **given, chosen: str(message.text)}
+            last, spoken = _steps(self.chain)[-1], dict[str, Any]()
+            if isinstance(last, Component) and last._speaks and "messages" in entries_of(value):
+                spoken = {"messages": [message_chunk_to_message(message)]}
+            return {**empty, **given, **spoken, chosen: str(message.text)}
         wanted = {key: empty[key] for key in keys if fields[key].is_required()}
         return _made(found, {**wanted, chosen: str(message.text)})
 
@@ -494,6 +506,8 @@ def _channels(chain: Any) -> tuple[str, ...]:
 class Component(Runnable[Any, Any]):
     """Calls that are runs of their own: the methods below do the work."""
 
+    _speaks: ClassVar[bool] = False
+    """Whether of a state of messages the answer comes out among these too."""
     _invoke: ClassVar[Callable[..., Any]]
     _ainvoke: ClassVar[Callable[..., Any]]
     _batch: ClassVar[Callable[..., list[Any]]]
@@ -541,9 +555,10 @@ class Component(Runnable[Any, Any]):
         async def inputs() -> AsyncIterator[Any]:
             yield input
 
-        chunks = self._atransform_stream_with_config(inputs(), self._astream, config, **kwargs)
-        async for chunk in chunks:
-            yield chunk
+        chunks: Any = self._atransform_stream_with_config(inputs(), self._astream, config, **kwargs)
+        async with aclosing(chunks):  # at once, where it is left
+            async for chunk in chunks:
+                yield chunk
 
 
 @dataclass(eq=False, repr=False)

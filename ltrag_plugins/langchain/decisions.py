@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ltrag_plugins.errors import InvalidInput, MissingExtra, checked
 from ltrag_plugins.flow import arun, run
-from ltrag_plugins.gece.decision import DecidingGate, Decision
+from ltrag_plugins.gece.decision import DecidingGate, Decision, guarded
 from ltrag_plugins.langchain.component import conversation_of
 from ltrag_plugins.prompts.templates import NEEDS_RETRIEVAL
 
@@ -42,11 +42,11 @@ class GECEDecisions(decisions.BaseDecisionModel):
         return "ltrag_plugins"
 
     def _classify(self, state: Any, questions: dict[str, Any]) -> Any:
-        asked = self.gate.deciding(_asked(state, questions))
+        asked = guarded(_asked(state, questions), self.gate, "raise")
         return self._response(run(asked, self.gate.world), questions)
 
     async def _aclassify(self, state: Any, questions: dict[str, Any]) -> Any:
-        asked = self.gate.deciding(_asked(state, questions))
+        asked = guarded(_asked(state, questions), self.gate, "raise")
         return self._response(await arun(asked, self.gate.world), questions)
 
     def _response(self, decision: Decision, questions: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from os import PathLike
 from types import SimpleNamespace
@@ -24,7 +25,12 @@ from langchain_core.prompt_values import PromptValue, StringPromptValue
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.base import RunnableLike, coerce_to_runnable
-from langchain_core.runnables.config import merge_configs
+from langchain_core.runnables.config import (
+    ensure_config,
+    merge_configs,
+    patch_config,
+    set_config_context,
+)
 from langchain_core.runnables.graph import Graph
 from langchain_core.runnables.utils import AddableDict
 from pydantic import BeforeValidator, ConfigDict, create_model
@@ -69,6 +75,12 @@ class _Verdict(dict[str, Any]):
     def with_decision_metadata(self, config: RunnableConfig) -> RunnableConfig:
         """The config for what follows the decision."""
         return {**config, "metadata": {**config.get("metadata", {}), "gece": {**self}}}
+
+    @property
+    def draft(self) -> "_Draft":
+        """A model that replies with the draft."""
+        said = {"asked": self.decision.question, "text": self.decision.answer}
+        return _DRAFT.model_copy(update={**said, "about": {**self}})
 
     @property
     def document(self) -> Document:
@@ -331,7 +343,8 @@ class GECERouter(Component):
 
     def settle(self, timeout: float = 60.0) -> bool:
         """Wait until drafts, audits and fits in the background are done; False: the seconds were
-        not enough. For the end of a program, which loses what still waits."""
+        not enough. For the end of a program, which loses what still waits; on an event loop await
+        `asyncio.to_thread(router.settle)`."""
         return self._watch.settle(timeout)
 
     def savings(self, price: float | None = None) -> Savings:
@@ -390,15 +403,17 @@ class GECERouter(Component):
         ask = self._gate.invoke if _heard(config) else self._gate._invoke
         turn = _Turn(value, self._shape.with_thread(value, config))
         branch = self._chosen(ask(turn.whole, config), turn, config)
-        output = branch.runnable.invoke(value, branch.config, **kwargs)
-        return self._shown(branch, output, kwargs)
+        with self._watched(branch, kwargs) as pieces:
+            pieces.append(branch.runnable.invoke(value, branch.config, **kwargs))
+        return self._shown(branch, *pieces)
 
     async def _ainvoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         ask = self._gate.ainvoke if _heard(config) else self._gate._ainvoke
         turn = _Turn(value, await self._shape.awith_thread(value, config))
         branch = self._chosen(await ask(turn.whole, config), turn, config)
-        output = await branch.runnable.ainvoke(value, branch.config, **kwargs)
-        return self._shown(branch, output, kwargs)
+        with self._watched(branch, kwargs) as pieces:
+            pieces.append(await branch.runnable.ainvoke(value, branch.config, **kwargs))
+        return self._shown(branch, *pieces)
 
     def _stream(
         self, values: Iterator[Any], config: RunnableConfig, **kwargs: Any
@@ -406,16 +421,14 @@ class GECERouter(Component):
         for value in values:
             turn = _Turn(value, self._shape.with_thread(value, config))
             branch = self._chosen(self._gate.invoke(turn.whole, config), turn, config)
-            if self.return_decision:
-                yield AddableDict(decision=branch.shown)
-            chunks, whole = list[Any](), None
-            try:
+            with self._watched(branch, kwargs) as pieces:
+                if self.return_decision:
+                    yield AddableDict(decision=branch.shown)
                 for chunk in branch.runnable.stream(value, branch.config, **kwargs):
-                    chunks.append(chunk)
+                    pieces.append(chunk)
                     yield self._piece(branch, chunk)
-                whole = chunks
-            finally:
-                self._saw(branch, whole, kwargs)
+                if branch.runnable is self.retrieving:
+                    self._shape.note_pieces(pieces)
 
     async def _astream(
         self, values: AsyncIterator[Any], config: RunnableConfig, **kwargs: Any
@@ -423,16 +436,14 @@ class GECERouter(Component):
         async for value in values:
             turn = _Turn(value, await self._shape.awith_thread(value, config))
             branch = self._chosen(await self._gate.ainvoke(turn.whole, config), turn, config)
-            if self.return_decision:
-                yield AddableDict(decision=branch.shown)
-            chunks, whole = list[Any](), None
-            try:
+            with self._watched(branch, kwargs) as pieces:
+                if self.return_decision:
+                    yield AddableDict(decision=branch.shown)
                 async for chunk in branch.runnable.astream(value, branch.config, **kwargs):
-                    chunks.append(chunk)
+                    pieces.append(chunk)
                     yield self._piece(branch, chunk)
-                whole = chunks
-            finally:
-                self._saw(branch, whole, kwargs)
+                if branch.runnable is self.retrieving:
+                    self._shape.note_pieces(pieces)
 
     def _batch(
         self, values: list[Any], config: list[RunnableConfig], *, keep_going: bool, **kwargs: Any
@@ -459,14 +470,19 @@ class GECERouter(Component):
             groups[id(branch.runnable)].append(i)
             if branch.meter:
                 branch.meter.began = None
-        # a chain first: of what it gives the draft takes its shape
-        for members in sorted(groups.values(), key=lambda m: branches[m[0]].is_draft):
-            asked, configs = zip(*((values[i], branches[i].config) for i in members), strict=True)
-            runnable = branches[members[0]].runnable
-            answers = runnable.batch([*asked], [*configs], return_exceptions=keep_going, **kwargs)
-            for i, answer in zip(members, answers, strict=True):
-                failed = isinstance(answer, Exception)
-                outputs[i] = answer if failed else kept(self._shown, branches[i], answer, kwargs)
+        with ExitStack() as all_of_them:
+            watched = {i: self._watched(branches[i], kwargs) for i in reversed(decided)}
+            pieces = {i: all_of_them.enter_context(one) for i, one in watched.items()}
+            # a chain first: of what it gives the draft takes its shape
+            for members in sorted(groups.values(), key=lambda m: branches[m[0]].is_draft):
+                given = ((values[i], branches[i].config) for i in members)
+                asked, configs = map(list, zip(*given, strict=True))
+                runnable = branches[members[0]].runnable
+                answers = runnable.batch(asked, configs, return_exceptions=keep_going, **kwargs)
+                for i, answer in zip(members, answers, strict=True):
+                    pieces[i].append(answer)
+                    failed = isinstance(answer, Exception)
+                    outputs[i] = answer if failed else kept(self._shown, branches[i], answer)
         return outputs
 
     def _chosen(self, verdict: _Verdict, turn: "_Turn", config: RunnableConfig) -> "_Branch":
@@ -481,8 +497,7 @@ class GECERouter(Component):
             return _Branch(self.retrieving, decision, config, turn, meter)
         if self.direct is not None:
             return _Branch(self.direct, decision, config, turn)
-        said = {"asked": decision.question, "text": decision.draft.text.strip()}
-        draft = _DRAFT.model_copy(update={**said, "about": {**verdict}})
+        draft: Any = verdict.draft
         if self._shape.is_graph:
             draft = self._shape.as_graph(draft, turn.given, decision)
         return _Branch(draft, decision, {**config, "run_name": "GECEDraft"}, turn)
@@ -492,17 +507,26 @@ class GECERouter(Component):
             chunk = self._shape.of(chunk, branch.turn.given, branch.decision)
         return AddableDict(output=chunk) if self.return_decision else chunk
 
-    def _shown(self, branch: "_Branch", output: Any, kwargs: Any) -> Any:
-        self._saw(branch, [output], kwargs)
+    def _shown(self, branch: "_Branch", output: Any) -> Any:
         if branch.is_draft:
             output = self._shape.of(output, branch.turn.given, branch.decision)
         elif branch.runnable is self.retrieving:
             self._shape.note(output)
         return {"output": output, "decision": branch.shown} if self.return_decision else output
 
+    @contextmanager
+    def _watched(self, branch: "_Branch", kwargs: Any) -> Iterator[list[Any]]:
+        """Takes what the branch puts out, whole or in pieces; however that ends, it counts."""
+        pieces, whole = list[Any](), None
+        try:
+            yield pieces
+            whole = None if isinstance([None, *pieces][-1], Exception) else pieces
+        finally:
+            self._saw(branch, whole, kwargs)
+
     def _saw(self, branch: "_Branch", chunks: list[Any] | None, kwargs: Any) -> None:
         """The chain's answer in pieces, or the direct one, which an audit asks the chain for; None:
-        its stream was left, or broke."""
+        the chain failed, or its stream was left."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -617,6 +641,14 @@ def gece_edge(
     return RunnableLambda(choose, achoose, name="gece_edge")
 
 
+def _inherited(config: RunnableConfig | None) -> RunnableConfig:
+    """What the calls inside a call find around them: all but what names its own run."""
+    whole = ensure_config(config)
+    whole.pop("run_name", None)
+    whole.pop("run_id", None)
+    return whole
+
+
 class GECERetriever(BaseRetriever):
     """Asks the gate first: one document with the draft when the model knows, else what the inner
     retriever finds.
@@ -642,14 +674,30 @@ class GECERetriever(BaseRetriever):
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
+    def invoke(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> list[Document]:
+        """What is found; the inner retriever gets the config of the call."""
+        with set_config_context(_inherited(config)) as context:
+            return context.run(super().invoke, input, config, **kwargs)
+
+    async def ainvoke(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> list[Document]:
+        """As `invoke`."""
+        with set_config_context(_inherited(config)) as context:
+            asked = super().ainvoke(input, config, **kwargs)
+            return await asyncio.create_task(asked, context=context)
+
     def _get_relevant_documents(
         self, query: str, *, run_manager: RetrieverRun, k: int | None = None
     ) -> list[Document]:
         k = checked_k(self.k if k is None else k, least=0)
-        verdict = self._gate.invoke(query, {"callbacks": run_manager.get_child()})
+        config = patch_config(None, callbacks=run_manager.get_child())
+        verdict = self._gate.invoke(query, config)
         if not verdict.decision.retrieve:
             return [verdict.document][:k] if self.known == "draft" else []
-        config = verdict.with_decision_metadata({"callbacks": run_manager.get_child()})
+        config = verdict.with_decision_metadata(config)
         found = asking_for(self.retriever, k).invoke(verdict.decision.question, config)
         return documents_in(found)[:k]
 
@@ -657,10 +705,11 @@ class GECERetriever(BaseRetriever):
         self, query: str, *, run_manager: AsyncRetrieverRun, k: int | None = None
     ) -> list[Document]:
         k = checked_k(self.k if k is None else k, least=0)
-        verdict = await self._gate.ainvoke(query, {"callbacks": run_manager.get_child()})
+        config = patch_config(None, callbacks=run_manager.get_child())
+        verdict = await self._gate.ainvoke(query, config)
         if not verdict.decision.retrieve:
             return [verdict.document][:k] if self.known == "draft" else []
-        config = verdict.with_decision_metadata({"callbacks": run_manager.get_child()})
+        config = verdict.with_decision_metadata(config)
         found = await asking_for(self.retriever, k).ainvoke(verdict.decision.question, config)
         return documents_in(found)[:k]
 

@@ -7,6 +7,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
 
 from ltrag_plugins.flow import Flow, World
+from ltrag_plugins.gece.decision import NOT_TEXT
 from ltrag_plugins.langchain.component import Asking, FlowRunnable
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.model import model_of
@@ -50,7 +51,7 @@ def as_runnable(
     ready = row.ready(world, settings=settings, labelled=labelled)
 
     def flow(question: str, history: object) -> Flow[Answer]:
-        return ready(question)
+        return ready(question.replace(NOT_TEXT, "").strip())  # of a picture it reads the words
 
     def shown(answer: Answer) -> Any:
         return answer if return_answer else answer.text

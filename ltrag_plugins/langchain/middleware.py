@@ -56,22 +56,27 @@ class GECEMiddleware(AgentMiddleware):
         """The model's call, with the tools that it needs."""
         if not _asks(request):
             return handler(request)
-        known = self._known(request, self._step.invoke(request.messages))
-        return known if isinstance(known, AIMessage) else handler(known)
+        verdict = self._step.invoke(request.messages)
+        if self._is_answer(request, verdict):
+            return verdict.draft.invoke(request.messages)
+        return handler(self._known(request, verdict))
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """As `wrap_model_call`."""
         if not _asks(request):
             return await handler(request)
-        known = self._known(request, await self._step.ainvoke(request.messages))
-        return known if isinstance(known, AIMessage) else await handler(known)
+        verdict = await self._step.ainvoke(request.messages)
+        if self._is_answer(request, verdict):
+            return await verdict.draft.ainvoke(request.messages)
+        return await handler(self._known(request, verdict))
+
+    def _is_answer(self, request: Any, verdict: Any) -> bool:
+        # a draft is in no response format
+        return self._draft_answers and not (verdict.decision.retrieve or request.response_format)
 
     def _known(self, request: Any, verdict: Any) -> Any:
-        decision = verdict.decision
-        if decision.retrieve:
+        if verdict.decision.retrieve:
             return request
-        if self._draft_answers and not request.response_format:  # which a draft is not in
-            return AIMessage(decision.answer, response_metadata={"gece": {**verdict}})
         kept = [tool for tool in request.tools if _name_of(tool) not in self._names]
         if self._names and len(kept) == len(request.tools):
             offered = ", ".join(f"{_name_of(tool)}" for tool in kept) or "none"

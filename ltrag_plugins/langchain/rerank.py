@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field
 from ltrag_plugins.dur.ranker import DURRanker, HeadHolder
 from ltrag_plugins.dur.shots import ExamplePool
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.gece.decision import NOT_TEXT
 from ltrag_plugins.langchain.component import conversation_of
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.retriever import SCORE_KEYS, documents_in, passage_of
@@ -149,7 +150,8 @@ class DURExampleSelector(HeadHolder, BaseExampleSelector):
     def select_examples(self, input_variables: dict[str, Any]) -> list[dict[str, str]]:
         """Copies of the chosen examples, best first; raises `EmptyQuestion`, and `InvalidInput`
         where there is nothing under `question_key`."""
-        chosen = self._pool.choose(conversation_of(input_variables, self.question_key).question)
+        asked = conversation_of(input_variables, self.question_key).question
+        chosen = self._pool.choose(asked.replace(NOT_TEXT, "").strip())  # of a picture the words
         return [dict(example) for example in chosen]
 
     def _add(self, examples: Sequence[Mapping[str, str]]) -> None:

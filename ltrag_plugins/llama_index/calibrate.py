@@ -1,6 +1,6 @@
 """A synthesizer whose answers know how sure they are, and an evaluator that reads them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
@@ -24,7 +24,7 @@ from llama_index.core.schema import (
 )
 from llama_index_instrumentation import get_dispatcher
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.gate import NoPrompts, written
 from ltrag_plugins.llama_index.model import LtragLLM, model_of
@@ -140,9 +140,10 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
     def get_response(
         self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any
     ) -> str:
-        """The answer's text alone, or the refusal; raises as `synthesize`."""
+        """The answer's text alone, or the refusal; raises as `synthesize`. Without texts (`[]`) the
+        model answers from what it knows."""
         _refuse_keywords(response_kwargs)
-        answer = self._calibrator.answer(query_str, [*map(Passage, text_chunks)])
+        answer = self._calibrator.answer(query_str, _passages(text_chunks))
         return self._calibrator.refusal.said(answer)
 
     async def aget_response(
@@ -150,7 +151,7 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
     ) -> str:
         """As `get_response`."""
         _refuse_keywords(response_kwargs)
-        answer = await self._calibrator.aanswer(query_str, [*map(Passage, text_chunks)])
+        answer = await self._calibrator.aanswer(query_str, _passages(text_chunks))
         return self._calibrator.refusal.said(answer)
 
     @contextmanager
@@ -206,6 +207,7 @@ class SGICEvaluator(NoPrompts, BaseEvaluator):
             raise InvalidInput(f"there is no response to evaluate in {response!r:.40}; {remedy}")
         metadata = response.metadata or {}
         known, gated = metadata.get(_KEY), metadata.get("gece")
+        said = getattr(response, "response", None) or getattr(response, "response_txt", None)
         if known is None and isinstance(gated, dict) and gated.get("retrieve") is False:
             known = {"score": 100 * gated["probability"], "refused": False}
         if not isinstance(known, dict) or "score" not in known:
@@ -218,7 +220,7 @@ class SGICEvaluator(NoPrompts, BaseEvaluator):
         return EvaluationResult(
             query=query,
             contexts=[node.get_content() for node in response.source_nodes],
-            response=str(getattr(response, "response", None) or ""),
+            response=str(said or ""),
             passing=passing,
             feedback=f"The answer is {'certain enough' if passing else 'too uncertain'}: its "
             f"uncertainty score is {score:.0f} of 100{' and was refused' if refused else ''}; "
@@ -242,6 +244,13 @@ class SGICEvaluator(NoPrompts, BaseEvaluator):
 
 def _shown(nodes: Sequence[NodeWithScore]) -> list[Passage]:
     return [shown_passage(node, MetadataMode.LLM) for node in nodes]
+
+
+def _passages(chunks: Any) -> list[Passage]:
+    wanted = "texts, a list of them ([] for none); nodes go to synthesize"
+    kind = list if isinstance(chunks, str) else Iterable  # whose letters would be read one by one
+    listed = checked(chunks, kind, "text_chunks", wanted)
+    return [Passage(checked(text, str, "text_chunks", wanted)) for text in listed]
 
 
 def calibrated_metadata(answer: CalibratedAnswer, *, refused: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 from `response.raw`, else from `response.logprobs` where its likeliest tokens join to the text.
 """
 
+import pickle
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from llama_index.core.bridge.pydantic import Field
 from llama_index.core.llms import LLM as FullLLM
 from llama_index.core.llms import ChatMessage, ChatResponse, CompletionResponse, CustomLLM
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+from pydantic import computed_field
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, World, arun, ask, run
@@ -222,6 +224,17 @@ class LtragLLM(CustomLLM):
     def class_name(cls) -> str:
         """The class's name in LlamaIndex's traces."""
         return "ltrag_llm"
+
+    @computed_field
+    @property
+    def model_name(self) -> str:
+        """The model's name, by which traces and LlamaIndex's caches tell it from others."""
+        return self.llm.name
+
+    def __getstate__(self) -> dict[str, Any]:
+        # LlamaIndex's own takes what cannot be pickled out of this very object
+        pickle.dumps(self.llm)
+        return super().__getstate__()
 
     @property
     def metadata(self) -> types.LLMMetadata:

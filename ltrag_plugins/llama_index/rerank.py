@@ -1,5 +1,6 @@
 """Nodes in the order in which they help the model."""
 
+import pickle
 from base64 import b64decode, b64encode
 from importlib import import_module
 from pathlib import Path
@@ -64,6 +65,11 @@ class DURReranker(HeadHolder, BaseNodePostprocessor):
     def class_name(cls) -> str:
         """The class's name in LlamaIndex's traces."""
         return "DURReranker"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # LlamaIndex's own takes what cannot be pickled out of this very object
+        pickle.dumps(self.ranker)
+        return super().__getstate__()
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """The fields, and under `head` what `save` writes; `to_json` goes by it too."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from numbers import Integral
+from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -24,14 +25,22 @@ from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Passage
 
 
+class _Metadata(dict[str, Any]):
+    """A copy of a node's metadata that keeps the node, for `node_of`."""
+
+    node: BaseNode | None = None
+
+
 def passage_of(found: NodeWithScore) -> Passage:
     """The node's bare text, its id, its score and a copy of its metadata, `title` among it."""
+    metadata = _Metadata(found.node.metadata)
+    metadata.node = found.node
     return Passage(
         text=found.node.get_content(MetadataMode.NONE),
         id=found.node.node_id,
         title=str(found.node.metadata.get("title") or ""),
         score=found.score,
-        metadata=dict(found.node.metadata),
+        metadata=metadata,
     )
 
 
@@ -59,10 +68,17 @@ def with_scores(nodes: Iterable[NodeWithScore | BaseNode]) -> list[NodeWithScore
 
 def node_of(passage: Passage) -> NodeWithScore:
     """A new node with the passage's text, title, metadata and score; without an id it gets one made
-    from title and text, as LlamaIndex drops nodes whose ids repeat."""
-    metadata = dict(passage.metadata) | ({"title": passage.title} if passage.title else {})
-    made = str(uuid5(NAMESPACE_OID, f"{passage.title}\n{passage.text}"))
-    node = TextNode(id_=passage.id or made, text=passage.text, metadata=metadata)
+    from title and text, as LlamaIndex drops nodes whose ids repeat. One that was a node keeps all
+    that the node had, unless its text or id is another now."""
+    metadata = dict(passage.metadata)
+    node = passage.metadata.node if isinstance(passage.metadata, _Metadata) else None
+    if passage.title and passage.title != str(metadata.get("title")):
+        metadata["title"] = passage.title
+    if node and (node.node_id, node.get_content(MetadataMode.NONE)) == (passage.id, passage.text):
+        node = node.model_copy(update={"metadata": metadata})
+    else:
+        made = str(uuid5(NAMESPACE_OID, f"{passage.title}\n{passage.text}"))
+        node = TextNode(id_=passage.id or made, text=passage.text, metadata=metadata)
     return NodeWithScore(node=node, score=passage.score)
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Float32
 
 from ltrag_plugins.errors import ModelError, missing_extra
 from ltrag_plugins.llm.base import Shared
-from ltrag_plugins.llm.loading import chosen_device, fingerprint, quiet
+from ltrag_plugins.llm.loading import chosen_device, fingerprint, from_hub, quiet
 
 try:
     import torch
@@ -49,8 +49,8 @@ class SentenceTransformerEncoder(_LocalEncoder):
     @classmethod
     def load(cls, source: str | Path, *, device: str = "auto", label: str | None = None) -> Self:
         """From a folder or a hub name; "auto" takes CUDA if there is one, else MPS, else CPU."""
-        with quiet():
-            model = SentenceTransformer(str(source), device=str(chosen_device(device)))
+        with quiet(), from_hub(source) as (how, _):
+            model = SentenceTransformer(str(source), device=str(chosen_device(device)), **how)
         return cls(model.eval(), label=label or Path(source).name)
 
     @property
@@ -104,9 +104,9 @@ class TransformersEncoder(_LocalEncoder):
     @classmethod
     def load(cls, source: str | Path, *, device: str = "auto", label: str | None = None) -> Self:
         """From a folder or a hub name; "auto" takes CUDA if there is one, else MPS, else CPU."""
-        with quiet():
-            model = AutoModel.from_pretrained(source, trust_remote_code=False)
-            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        with quiet(), from_hub(source) as (how, adapting):
+            tokenizer = AutoTokenizer.from_pretrained(source, **how)
+            model = AutoModel.from_pretrained(source, **how, **adapting)
         model = model.eval().to(chosen_device(device))
         return cls(model, tokenizer, label=label or Path(source).name)
 

@@ -17,6 +17,8 @@ from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtif
 
 try:
     import torch
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
     from safetensors.torch import load as load_tensors
     from torch import nn
     from transformers import (
@@ -48,13 +50,12 @@ def load_model(
     where, names = _located(source)
     target = chosen_device(device)
     number = _chosen_dtype(dtype, target)
-    safe: dict[str, Any] = {"trust_remote_code": False}  # else transformers asks on the terminal
     unpacked = {"quantization_config": GgufConfig(dequantize=True)} if names else {}
     try:
-        with quiet():
+        with quiet(), from_hub(where) as (safe, adapting):
             tokenizer = AutoTokenizer.from_pretrained(where, **names, **safe)
             model: Any = AutoModelForCausalLM.from_pretrained(
-                where, dtype=number, **names, **unpacked, **safe
+                where, dtype=number, **names, **unpacked, **safe, **adapting
             )
     except ValueError as error:
         if "trust_remote_code" not in str(error):
@@ -128,6 +129,35 @@ def quiet() -> Iterator[None]:
         transformers_logging.set_verbosity(level)
         if bars:
             transformers_logging.enable_progress_bar()
+
+
+@contextmanager
+def from_hub(source: str | Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """What transformers is told beside a folder or a hub name: to run no code, about which it would
+    ask on the terminal, and to look here alone where the hub cannot be reached, for which it would
+    wait most of a minute; and what its models are told of adapters. `InvalidInput`: then there is
+    no such model here."""
+    trouble = None if Path(source).exists() else _hub_trouble(str(source))
+    try:
+        here = {"local_files_only": trouble is not None}
+        yield {"trust_remote_code": False, **here}, {"adapter_kwargs": here}
+    except OSError as error:
+        if trouble is None:
+            raise
+        remedy = "connect this machine, or give a folder or a .gguf file that is here."
+        gone = f"the model {str(source)!r} is not on this machine, and the hub cannot be reached"
+        raise InvalidInput(f"{gone} ({trouble}); {remedy}") from error
+
+
+def _hub_trouble(name: str) -> Exception | None:
+    """What keeps the hub from being asked about a model."""
+    try:
+        get_hf_file_metadata(hf_hub_url(name, "config.json"))
+    except (HfHubHTTPError, ValueError):  # it answers, or that is no name of a model
+        return None
+    except Exception as error:  # of httpx or its successor, or that the user wants no network
+        return error
+    return None
 
 
 def _located(source: str | Path) -> tuple[str, dict[str, str]]:

@@ -92,9 +92,10 @@ class OpenAICompatibleLLM(RequestLLM):
         if client is None:
             if base_url is None:  # an empty variable is none
                 base_url = os.environ.get("OPENAI_BASE_URL") or None
-            if base_url is not None and not re.match(r"(?i)https?://[^/:]", str(base_url)):
+            if base_url is not None and not _is_address(str(base_url)):
                 like = "an address such as 'http://localhost:8000/v1', with http:// or https://"
-                raise InvalidInput(f"base_url (or OPENAI_BASE_URL) must be {like} before the host")
+                whole = f"{like} before the host, and no blank"
+                raise InvalidInput(f"base_url (or OPENAI_BASE_URL) must be {whole}")
             if base_url is not None and api_key is None and not os.environ.get("OPENAI_API_KEY"):
                 api_key = _NO_KEY
             how: Any = {"timeout": timeout, "max_retries": max_retries}
@@ -303,6 +304,16 @@ _OPENAI = (".openai.com", ".openai.azure.com")
 _SECRET = 8  # characters; a shorter key is a placeholder, and may be part of any word
 _BYTES, _BYTES_A_TOKEN = 2_000_000, 2_000  # of the largest reply; the latter for each alternative
 _certificates = cache(httpx.create_ssl_context)  # reading them takes 20 ms
+
+
+def _is_address(url: str) -> bool:
+    """Whether it has what a request needs: http or https, a host, no blank, and a port or none."""
+    try:
+        parts = urlsplit(url)
+        named = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        return named and re.search(r"\s", url) is None
+    except ValueError:  # of a port that is no number, or too large
+        return False
 
 
 async def _closing() -> AsyncGenerator[list[AsyncOpenAI]]:

@@ -35,6 +35,8 @@ NEEDS_RETRIEVAL = (
     "answer it wrongly?"
 )
 """What a decision model is asked about a question."""
+NOT_TEXT = "\N{OBJECT REPLACEMENT CHARACTER}"
+"""Stands in a question for what is no text, as an image or a command to a graph."""
 DirectTemplate = Annotated[str, Holds("question")]
 ReadingTemplate = Annotated[str, Holds("passages", "question")]
 
@@ -102,7 +104,8 @@ def standalone(question: str, history: Sequence[tuple[str, str]] = ()) -> Flow[s
     """
     if not history:
         return question
-    said = "\n".join(f"{who}: {beginning(text)}" for who, text in history[-_TURNS:])
+    spoken = ((who, beginning(text.replace(NOT_TEXT, ""))) for who, text in history[-_TURNS:])
+    said = "\n".join(f"{who}: {text}" for who, text in spoken)
     prompt = filled(_CONDENSE_PROMPT, history=said, question=question)
     room = _ROOM * (1 + len(words(question)) // 16)
     [reply] = yield from ask(prompt, max_tokens=room, stop=("\n",))

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, final
 
 from ltrag_plugins import artifacts
 from ltrag_plugins.calibration import CalibrationMethod, Isotonic, Platt
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, NoTokenProbabilities, checked
+from ltrag_plugins.data import check_labelled
+from ltrag_plugins.errors import (
+    ArtifactMismatch,
+    InvalidInput,
+    NoTokenProbabilities,
+    checked,
+    listed,
+)
 from ltrag_plugins.flow import Flow, Observer, World, arun, arun_steps, run, run_many, run_steps
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.settings import Percent, Settings, Share
@@ -59,7 +66,7 @@ class Calibration:
             "wrongness": self.wrongness,
         }
         parts |= {"llm": llm.name, "data": self.data}
-        artifacts.write(Path(folder), "sgic", parts, format=_FORMAT)
+        artifacts.write(folder, "sgic", parts, format=_FORMAT)
 
     @classmethod
     def estimator_of(cls, folder: str | PathLike[str]) -> str:
@@ -263,7 +270,8 @@ class Calibrator:
         batch: int | None = None,
     ) -> list[CalibratedAnswer]:
         """As `answer` for each question; a round of all is one call, of at most `batch` prompts."""
-        flows = [self.answering(question.text, question.passages) for question in questions]
+        check_labelled(asked := listed(questions, "questions"), answers=False)
+        flows = [self.answering(question.text, question.passages) for question in asked]
         return run_many(flows, self.world, observers=observers, batch=batch)
 
     def stream(

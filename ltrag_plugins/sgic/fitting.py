@@ -24,6 +24,7 @@ from ltrag_plugins.errors import (
     InvalidInput,
     NoTokenProbabilities,
     checked,
+    listed,
     require,
 )
 from ltrag_plugins.flow import Observer, World, run_many
@@ -203,7 +204,7 @@ def fit(
             only where the model failed before the rounds.
     """
     require("fit")
-    questions, settings = list(questions), settings or SGICSettings(rounds=5)
+    questions, settings = listed(questions, "questions"), settings or SGICSettings(rounds=5)
     checked(settings, SGICSettings, "settings", "SGICSettings(...)")
     if not questions:
         raise CalibrationError("no questions to fit on; give some with answers, better 100 or more")

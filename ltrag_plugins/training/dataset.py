@@ -25,9 +25,9 @@ from tempfile import TemporaryFile
 from typing import Any, Literal, get_args
 
 from ltrag_plugins import errors
-from ltrag_plugins.artifacts import check_same, identity_of, reading, replace_file, writing
+from ltrag_plugins.artifacts import check_same, identity_of, path_of, reading, replace_file, writing
 from ltrag_plugins.data import check_labelled
-from ltrag_plugins.errors import CalibrationError, InvalidInput, UnreadableArtifact
+from ltrag_plugins.errors import CalibrationError, InvalidInput, UnreadableArtifact, listed
 from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.llm.cached import CachedLLM
@@ -107,14 +107,14 @@ def build(
         UnreadableArtifact, UnwritableArtifact: the folder is damaged, or cannot be written to.
         NoTokenProbabilities, ModelError, PromptTooLong: as `calibrate`.
     """
-    folder, corpus = Path(out), corpus or CorpusSettings()
+    folder, corpus = path_of(out), corpus or CorpusSettings()
     to_the_end = {"certain_below": 0.0, "least_gain": None, "choose": "last"}
     settings = replace(settings or SGICSettings(rounds=5), **to_the_end, keep_prompts=True)
     if corpus.form == "sgic" and (llm is None or not settings.rounds):
         given = f"got llm={llm}, rounds={settings.rounds}"
         raise InvalidInput(f"give a model and rounds, or form='direct'; {given}")
     model = llm if corpus.form == "sgic" else None
-    questions = list(questions)
+    questions = listed(questions, "questions")
     check_labelled(questions, passages=True)
     checked = [_checked(question, i, settings) for i, question in enumerate(questions, 1)]
     if not checked:
@@ -167,7 +167,7 @@ def keep(lines: Iterable[object], *, out: str | PathLike[str]) -> Dataset:
     """Write examples that were made elsewhere, lines of chat JSON as `load` reads them, to a folder
     as `build` does. What a folder may hold before, and what is raised, are as there;
     `CalibrationError` also of no lines, `InvalidInput` of one that is no example."""
-    folder, examples = Path(out), []
+    folder, examples = path_of(out), []
     for place, line in enumerate(lines, start=1):
         try:
             examples.append(_example(line))
@@ -186,7 +186,7 @@ def load(path: str | PathLike[str]) -> Dataset:
     {"messages": [a user's, then an assistant's]}; `id`, `kind` and `round` may be there.
     `UnreadableArtifact` is raised of what is missing, empty, or changed since it was built, and
     names a bad line."""
-    path = Path(path)
+    path = path_of(path)
     lines = path / _LINES if path.is_dir() else path
     with reading(f"cannot read {lines}", "Name a folder that build wrote, or a .jsonl file."):
         content = lines.read_bytes()

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 
-from ltrag_plugins.artifacts import check_same, reading, replace_file, writing
+from ltrag_plugins.artifacts import check_same, path_of, reading, replace_file, writing
 from ltrag_plugins.errors import InvalidInput, ModelError, UnwritableArtifact, missing_extra
 from ltrag_plugins.llm import loading
 from ltrag_plugins.llm.loading import quiet
@@ -132,7 +132,7 @@ def finetune(
     data = {"dataset": hashlib.sha256("".join(said).encode()).hexdigest()}
     how: dict[str, Any] = {"prompting": llm.prompting.name, "settings": asdict(settings)}
     del how["settings"]["save_every"]  # changes no number of the result
-    folder, base = Path(out).expanduser(), loading.fingerprints(llm.model)
+    folder, base = path_of(out).expanduser(), loading.fingerprints(llm.model)
     _begin(folder, {"format": loading.FORMAT, **data, "base": base["float32"], **how})
     if not (folder / loading.MANIFEST).exists():
         own, losses = _trained(llm, rows, held_out, settings, folder / _CHECKPOINTS, on_step)
