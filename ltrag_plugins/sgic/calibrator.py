@@ -270,7 +270,8 @@ class Calibrator:
         batch: int | None = None,
     ) -> list[CalibratedAnswer]:
         """As `answer` for each question; a round of all is one call, of at most `batch` prompts."""
-        check_labelled(asked := listed(questions, "questions"), answers=False)
+        asked = listed(questions, "questions")
+        check_labelled(asked, answers=False)
         flows = [self.answering(question.text, question.passages) for question in asked]
         return run_many(flows, self.world, observers=observers, batch=batch)
 
