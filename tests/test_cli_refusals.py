@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from ltrag_plugins.cli import _GuardedGroup, app
 from ltrag_plugins.cli.io import checked_folder, resumable, wrapped
-from ltrag_plugins.errors import UnwritableArtifact
+from ltrag_plugins.errors import InvalidInput, UnwritableArtifact
 from ltrag_plugins.evaluate.folder import RunFolder
 
 NOWHERE = Path("/proc/ltrag")
@@ -364,6 +364,22 @@ def test_questions_that_are_learned_from_and_judged_on_are_counted(place):
         result = evaluated(place, "--labelled", place / f"{others}.jsonl")
         assert said in result.stderr
         assert ("--labelled" in result.stderr) is bool(said)
+
+
+def test_a_lock_that_another_run_took_away_holds_nothing(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    lock, hold = tmp_path / "run" / "lock", fcntl.flock
+
+    def late(file, how):  # the other run never began, and its lock goes now
+        lock.unlink()
+        hold(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(InvalidInput, match="another run is writing"), RunFolder(lock.parent).held():
+        pass
+    monkeypatch.undo()
+    with RunFolder(lock.parent).held():
+        assert lock.exists()
 
 
 def test_what_cannot_be_loaded_leaves_the_folder_as_it_was(place):

@@ -13,6 +13,7 @@ from langchain_core.output_parsers import PydanticOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.runnables.history import RunnableWithMessageHistory
+from langchain_core.runnables.utils import AddableDict
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -187,9 +188,11 @@ def test_what_the_chain_gave_at_an_earlier_call_is_the_shape_where_it_does_not_s
         ([{"input": "rare", "context": ["x"], "answer": "known"}],
          {"input": "hi", "context": [], "answer": "a draft"}),
         ([AIMessageChunk("kno"), AIMessageChunk("wn")], ("ai", "a draft")),
-        ([{}, {"answer": "kno"}, {"answer": "known"}], {"input": "hi", "answer": "a draft"}),
+        ([AddableDict(input="rare", context=["x"]), AddableDict(answer="kno"),
+          AddableDict(answer="wn")], {"input": "hi", "context": [], "answer": "a draft"}),
+        ([{"event": "begin"}, {"event": "end", "text": "known"}], "a draft"),
     ],
-    ids=["whole", "to be added", "more and more of it"],
+    ids=["whole", "to be added", "by entries", "events, which are no answer"],
 )  # fmt: skip
 async def test_what_the_chain_streamed_at_an_earlier_call_is_the_shape_too(pieces, draft):
     def said(value):
@@ -205,6 +208,16 @@ async def test_what_the_chain_streamed_at_an_earlier_call_is_the_shape_too(piece
     assert [piece async for piece in native.astream({"input": "rare"})] == pieces
     for router in (sync, native):
         assert bare(router.invoke({"input": "hi"})) == draft
+
+
+def test_what_the_chain_gave_overrules_what_it_streamed():
+    graph = node_graph(lambda state: {**state, "answer": "known"}, dict)
+    router = GECERouter(gate(rule=lambda q, _: "rare" in q), RunnableLambda(lambda value: graph))
+    [_] = router.stream({"question": "rare"})
+    for _ in range(2):
+        router.invoke({"question": "rare"})
+        [*_] = router.stream({"question": "rare"})
+        assert router.invoke({"question": "hi"}) == {"question": "hi", "answer": "a draft"}
 
 
 def test_what_a_graph_streams_is_no_shape_of_its_answer():

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from contextvars import ContextVar
 from typing import Any
 from uuid import uuid4
 
@@ -164,6 +165,24 @@ async def test_the_inner_retriever_gets_the_config_of_the_call_alone_and_in_a_ch
         assert "mine" in told["tags"]
         assert told["metadata"].items() >= {"user": 1, **decision}.items()
     assert len(seen) == 7
+
+
+async def test_what_the_inner_retriever_sets_in_the_context_is_there_after_the_call():
+    found = ContextVar[str]("found", default="nothing")
+
+    class Searching(BaseRetriever):
+        def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            found.set(query)
+            return POOL[:1]
+
+        async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            return self._get_relevant_documents(query, run_manager=run_manager)
+
+    retriever = GECERetriever(gate=GATE, retriever=Searching())
+    retriever.invoke("tea leaf")
+    assert found.get() == "tea leaf"
+    await retriever.ainvoke("green tea leaf")
+    assert found.get() == "green tea leaf"
 
 
 async def test_two_hundred_retrievals_are_in_flight_at_once():

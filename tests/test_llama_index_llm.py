@@ -235,4 +235,7 @@ def test_a_model_that_cannot_be_pickled_says_so_and_stays_whole():
     with pytest.raises(InvalidInput, match=r"FunctionLLM.* cannot be pickled"):
         pickle.dumps(llm)
     assert llm.complete("emma").text == "EMMA"
+    spoken = LtragLLM(ScriptedLLM(str.upper), completion_to_prompt=lambda text: text + "!")
+    pickle.dumps(spoken)  # its copy does without
+    assert spoken.complete("emma").text == "EMMA!"
     assert pickle.loads(pickle.dumps(LtragLLM(ScriptedLLM(str.upper)))).complete("a").text == "A"

@@ -345,6 +345,8 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llm.encoders import SentenceTransformerEncoder, TransformersEncoder
 from ltrag_plugins.llm.transformers import TransformersLLM
 print(TransformersLLM.load("org/here").name)
+for kind in (TransformersEncoder, SentenceTransformerEncoder):
+    print(kind.load("org/here").encode(["a word"]).shape)
 for kind in (TransformersLLM, TransformersEncoder, SentenceTransformerEncoder):
     try:
         kind.load("org/gone")
@@ -371,9 +373,11 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_and_what_is_here_is_loaded(s
         environment = {**os.environ, **at, "HF_HUB_OFFLINE": "0"}
         program = [sys.executable, "-c", OFFLINE]
         told = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
-    here, *gone = told.stdout.splitlines()
+    here, *shapes = told.stdout.splitlines()[:3]
+    gone = told.stdout.splitlines()[3:]
     assert here.startswith("here@")
+    assert all(shape.startswith("(1, ") for shape in shapes)
     assert len(gone) == 3
     for line in gone:
-        assert line.startswith("the model 'org/gone' is not on this machine, and the hub cannot")
-    assert len(asked) <= 5, "once for each, and once for what the hub's client wants itself"
+        assert line.startswith("the model 'org/gone' is not, or not whole, here, and the hub")
+    assert len(asked) <= 7, "once for each, and once for what the hub's client wants itself"

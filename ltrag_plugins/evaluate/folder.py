@@ -58,7 +58,10 @@ class RunFolder:
             try:
                 if fcntl is not None:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                    # of a run that never began the file may just have gone
+                    if not os.path.samestat(os.fstat(lock.fileno()), os.stat(lock.name)):
+                        raise BlockingIOError
+            except (BlockingIOError, FileNotFoundError):
                 trouble = f"another run is writing to {self.path}"
                 raise InvalidInput(f"{trouble}; wait for it, or name another folder") from None
             self._is_held = True

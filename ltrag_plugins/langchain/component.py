@@ -7,10 +7,9 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
 from importlib import import_module
 from inspect import signature
-from operator import add
 from typing import Any, ClassVar, NamedTuple, get_args, get_origin
 from uuid import uuid4
 
@@ -35,6 +34,7 @@ from langchain_core.runnables import (
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.passthrough import RunnableAssign
+from langchain_core.runnables.utils import AddableDict
 from pydantic import BaseModel, PydanticUserError, ValidationError
 
 from ltrag_plugins.errors import InvalidInput, checked
@@ -247,6 +247,8 @@ class Shape:
     chain: Runnable[Any, Any]
     _seen: Any = None
     """What the chain put out at an earlier call, as `_declared` has it."""
+    _streamed: bool = False
+    """Whether that is of a stream alone."""
     _lists: Mapping[str, bool] = field(default_factory=dict[str, bool])
     """Whether its entries were lists."""
 
@@ -267,22 +269,24 @@ class Shape:
             return {k: v.get("type") == "array" for k, v in entries if kinds & v.keys()}
         return {}
 
-    def note(self, output: Any) -> None:
-        """Remember the form of the chain's output."""
-        if self._seen is None:
+    def note(self, output: Any, *, streamed: bool = False) -> None:
+        """Remember the form of the chain's output; what it streamed is overruled."""
+        if self._seen is None or (self._streamed and not streamed):
             kind = type(output) if isinstance(output, BaseModel) else "text"
             kind = "message" if isinstance(output, BaseMessage) else kind
             self._seen = tuple(output) if isinstance(output, Mapping) else kind
+            self._streamed = streamed
             if isinstance(output, Mapping):
                 self._lists = {k: isinstance(v, list | tuple) for k, v in output.items()}
 
     def note_pieces(self, pieces: Sequence[Any]) -> None:
-        """As `note`, of what the chain streamed; what a graph streams is no output of its."""
-        if self._seen is None and pieces and not hasattr(_steps(self.chain)[-1], "get_state"):
-            try:
-                self.note(reduce(add, pieces))
-            except (TypeError, ValueError):  # each is the whole as far as it is known
-                self.note(pieces[-1])
+        """As `note`, of what the chain streamed; what graphs do, and events, are no such pieces."""
+        if not pieces or hasattr(_steps(self.chain)[-1], "get_state"):
+            return
+        if all(isinstance(piece, AddableDict) for piece in pieces):
+            self.note({k: v for piece in pieces for k, v in piece.items()}, streamed=True)
+        elif len(pieces) == 1 or not isinstance(pieces[-1], Mapping):
+            self.note(pieces[-1], streamed=True)
 
     def of(self, message: AIMessage, value: Any, decision: Any) -> Any:
         """The answer that a message carries, for the input `value`."""

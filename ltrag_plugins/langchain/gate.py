@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from os import PathLike
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ from langchain_core.runnables.config import (
     ensure_config,
     merge_configs,
     patch_config,
-    set_config_context,
+    var_child_runnable_config,
 )
 from langchain_core.runnables.graph import Graph
 from langchain_core.runnables.utils import AddableDict
@@ -403,17 +403,15 @@ class GECERouter(Component):
         ask = self._gate.invoke if _heard(config) else self._gate._invoke
         turn = _Turn(value, self._shape.with_thread(value, config))
         branch = self._chosen(ask(turn.whole, config), turn, config)
-        with self._watched(branch, kwargs) as pieces:
-            pieces.append(branch.runnable.invoke(value, branch.config, **kwargs))
-        return self._shown(branch, *pieces)
+        output = branch.runnable.invoke(value, branch.config, **kwargs)
+        return self._shown(branch, output, kwargs)
 
     async def _ainvoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         ask = self._gate.ainvoke if _heard(config) else self._gate._ainvoke
         turn = _Turn(value, await self._shape.awith_thread(value, config))
         branch = self._chosen(await ask(turn.whole, config), turn, config)
-        with self._watched(branch, kwargs) as pieces:
-            pieces.append(await branch.runnable.ainvoke(value, branch.config, **kwargs))
-        return self._shown(branch, *pieces)
+        output = await branch.runnable.ainvoke(value, branch.config, **kwargs)
+        return self._shown(branch, output, kwargs)
 
     def _stream(
         self, values: Iterator[Any], config: RunnableConfig, **kwargs: Any
@@ -421,14 +419,18 @@ class GECERouter(Component):
         for value in values:
             turn = _Turn(value, self._shape.with_thread(value, config))
             branch = self._chosen(self._gate.invoke(turn.whole, config), turn, config)
-            with self._watched(branch, kwargs) as pieces:
+            chunks, whole = list[Any](), None
+            try:
                 if self.return_decision:
                     yield AddableDict(decision=branch.shown)
                 for chunk in branch.runnable.stream(value, branch.config, **kwargs):
-                    pieces.append(chunk)
+                    chunks.append(chunk)
                     yield self._piece(branch, chunk)
+                whole = chunks
                 if branch.runnable is self.retrieving:
-                    self._shape.note_pieces(pieces)
+                    self._shape.note_pieces(chunks)
+            finally:
+                self._saw(branch, whole, kwargs)
 
     async def _astream(
         self, values: AsyncIterator[Any], config: RunnableConfig, **kwargs: Any
@@ -436,14 +438,18 @@ class GECERouter(Component):
         async for value in values:
             turn = _Turn(value, await self._shape.awith_thread(value, config))
             branch = self._chosen(await self._gate.ainvoke(turn.whole, config), turn, config)
-            with self._watched(branch, kwargs) as pieces:
+            chunks, whole = list[Any](), None
+            try:
                 if self.return_decision:
                     yield AddableDict(decision=branch.shown)
                 async for chunk in branch.runnable.astream(value, branch.config, **kwargs):
-                    pieces.append(chunk)
+                    chunks.append(chunk)
                     yield self._piece(branch, chunk)
+                whole = chunks
                 if branch.runnable is self.retrieving:
-                    self._shape.note_pieces(pieces)
+                    self._shape.note_pieces(chunks)
+            finally:
+                self._saw(branch, whole, kwargs)
 
     def _batch(
         self, values: list[Any], config: list[RunnableConfig], *, keep_going: bool, **kwargs: Any
@@ -470,19 +476,14 @@ class GECERouter(Component):
             groups[id(branch.runnable)].append(i)
             if branch.meter:
                 branch.meter.began = None
-        with ExitStack() as all_of_them:
-            watched = {i: self._watched(branches[i], kwargs) for i in reversed(decided)}
-            pieces = {i: all_of_them.enter_context(one) for i, one in watched.items()}
-            # a chain first: of what it gives the draft takes its shape
-            for members in sorted(groups.values(), key=lambda m: branches[m[0]].is_draft):
-                given = ((values[i], branches[i].config) for i in members)
-                asked, configs = map(list, zip(*given, strict=True))
-                runnable = branches[members[0]].runnable
-                answers = runnable.batch(asked, configs, return_exceptions=keep_going, **kwargs)
-                for i, answer in zip(members, answers, strict=True):
-                    pieces[i].append(answer)
-                    failed = isinstance(answer, Exception)
-                    outputs[i] = answer if failed else kept(self._shown, branches[i], answer)
+        # a chain first: of what it gives the draft takes its shape
+        for members in sorted(groups.values(), key=lambda m: branches[m[0]].is_draft):
+            asked, configs = zip(*((values[i], branches[i].config) for i in members), strict=True)
+            runnable = branches[members[0]].runnable
+            answers = runnable.batch([*asked], [*configs], return_exceptions=keep_going, **kwargs)
+            for i, answer in zip(members, answers, strict=True):
+                failed = isinstance(answer, Exception)
+                outputs[i] = answer if failed else kept(self._shown, branches[i], answer, kwargs)
         return outputs
 
     def _chosen(self, verdict: _Verdict, turn: "_Turn", config: RunnableConfig) -> "_Branch":
@@ -507,26 +508,17 @@ class GECERouter(Component):
             chunk = self._shape.of(chunk, branch.turn.given, branch.decision)
         return AddableDict(output=chunk) if self.return_decision else chunk
 
-    def _shown(self, branch: "_Branch", output: Any) -> Any:
+    def _shown(self, branch: "_Branch", output: Any, kwargs: Any) -> Any:
+        self._saw(branch, [output], kwargs)
         if branch.is_draft:
             output = self._shape.of(output, branch.turn.given, branch.decision)
         elif branch.runnable is self.retrieving:
             self._shape.note(output)
         return {"output": output, "decision": branch.shown} if self.return_decision else output
 
-    @contextmanager
-    def _watched(self, branch: "_Branch", kwargs: Any) -> Iterator[list[Any]]:
-        """Takes what the branch puts out, whole or in pieces; however that ends, it counts."""
-        pieces, whole = list[Any](), None
-        try:
-            yield pieces
-            whole = None if isinstance([None, *pieces][-1], Exception) else pieces
-        finally:
-            self._saw(branch, whole, kwargs)
-
     def _saw(self, branch: "_Branch", chunks: list[Any] | None, kwargs: Any) -> None:
         """The chain's answer in pieces, or the direct one, which an audit asks the chain for; None:
-        the chain failed, or its stream was left."""
+        its stream was left, or broke."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -641,12 +633,18 @@ def gece_edge(
     return RunnableLambda(choose, achoose, name="gece_edge")
 
 
-def _inherited(config: RunnableConfig | None) -> RunnableConfig:
-    """What the calls inside a call find around them: all but what names its own run."""
-    whole = ensure_config(config)
-    whole.pop("run_name", None)
-    whole.pop("run_id", None)
-    return whole
+@contextmanager
+def _inside(config: RunnableConfig | None) -> Iterator[None]:
+    """A call's config around what it calls: all but what names its own run."""
+    around = ensure_config(config)
+    around["callbacks"] = ensure_config().get("callbacks")
+    around.pop("run_name", None)
+    around.pop("run_id", None)
+    token = var_child_runnable_config.set(around)
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
 
 
 class GECERetriever(BaseRetriever):
@@ -678,16 +676,15 @@ class GECERetriever(BaseRetriever):
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> list[Document]:
         """What is found; the inner retriever gets the config of the call."""
-        with set_config_context(_inherited(config)) as context:
-            return context.run(super().invoke, input, config, **kwargs)
+        with _inside(config):
+            return super().invoke(input, config, **kwargs)
 
     async def ainvoke(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> list[Document]:
         """As `invoke`."""
-        with set_config_context(_inherited(config)) as context:
-            asked = super().ainvoke(input, config, **kwargs)
-            return await asyncio.create_task(asked, context=context)
+        with _inside(config):
+            return await super().ainvoke(input, config, **kwargs)
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: RetrieverRun, k: int | None = None

@@ -1,12 +1,14 @@
 """Our encoders as LlamaIndex's embedding models, for its indexes, and LlamaIndex's as ours."""
 
 import asyncio
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from llama_index.core import Settings
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.schema import BaseComponent
 from pydantic import PrivateAttr
 
 from ltrag_plugins.errors import InvalidInput, checked
@@ -14,6 +16,15 @@ from ltrag_plugins.flow import wrap_provider_errors
 from ltrag_plugins.llm.base import Encoder, encoder_name
 
 _CALLS = {f"{a}get_text_embedding{s}" for a in ("_", "_a") for s in ("", "s")}
+
+
+def state_of(component: BaseComponent, needed: str) -> dict[str, Any]:
+    """What is pickled of a component, which raises where its `needed` part cannot be. LlamaIndex
+    takes what cannot be out of the very object; here out of a copy."""
+    state = BaseComponent.__getstate__(component.model_copy())
+    if needed not in {**state["__dict__"], **(state["__pydantic_private__"] or {})}:
+        pickle.dumps(getattr(component, needed))
+    return state
 
 
 class LtragEmbedding(BaseEmbedding):
@@ -25,6 +36,9 @@ class LtragEmbedding(BaseEmbedding):
         checked(encoder, Encoder, "encoder", "an ltrag_plugins Encoder")
         super().__init__(**{**fields, "model_name": encoder.name})
         self._encoder = encoder
+
+    def __getstate__(self) -> dict[str, Any]:
+        return state_of(self, "_encoder")
 
     @classmethod
     def class_name(cls) -> str:

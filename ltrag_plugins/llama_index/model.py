@@ -2,7 +2,6 @@
 from `response.raw`, else from `response.logprobs` where its likeliest tokens join to the text.
 """
 
-import pickle
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from pydantic import computed_field
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, World, arun, ask, run
+from ltrag_plugins.llama_index.embeddings import state_of
 from ltrag_plugins.llm.base import LLM, fixed_arguments, fixed_digest
 from ltrag_plugins.llm.concurrency import RequestLLM, inherits, seconds_of
 from ltrag_plugins.llm.openai_format import (
@@ -232,9 +232,7 @@ class LtragLLM(CustomLLM):
         return self.llm.name
 
     def __getstate__(self) -> dict[str, Any]:
-        # LlamaIndex's own takes what cannot be pickled out of this very object
-        pickle.dumps(self.llm)
-        return super().__getstate__()
+        return state_of(self, "llm")
 
     @property
     def metadata(self) -> types.LLMMetadata:

@@ -1,6 +1,5 @@
 """Nodes in the order in which they help the model."""
 
-import pickle
 from base64 import b64decode, b64encode
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +16,7 @@ from llama_index_instrumentation import get_dispatcher
 
 from ltrag_plugins.dur.ranker import DURRanker, HeadHolder, Ranked
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.llama_index.embeddings import encoder_of
+from ltrag_plugins.llama_index.embeddings import encoder_of, state_of
 from ltrag_plugins.llama_index.retriever import shown_passage, with_scores
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.types import Passage
@@ -67,9 +66,7 @@ class DURReranker(HeadHolder, BaseNodePostprocessor):
         return "DURReranker"
 
     def __getstate__(self) -> dict[str, Any]:
-        # LlamaIndex's own takes what cannot be pickled out of this very object
-        pickle.dumps(self.ranker)
-        return super().__getstate__()
+        return state_of(self, "ranker")
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """The fields, and under `head` what `save` writes; `to_json` goes by it too."""

@@ -30,6 +30,9 @@ class _Metadata(dict[str, Any]):
 
     node: BaseNode | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)  # pickling may take parts out of a node
+
 
 def passage_of(found: NodeWithScore) -> Passage:
     """The node's bare text, its id, its score and a copy of its metadata, `title` among it."""

@@ -49,8 +49,9 @@ class SentenceTransformerEncoder(_LocalEncoder):
     @classmethod
     def load(cls, source: str | Path, *, device: str = "auto", label: str | None = None) -> Self:
         """From a folder or a hub name; "auto" takes CUDA if there is one, else MPS, else CPU."""
-        with quiet(), from_hub(source) as (how, _):
-            model = SentenceTransformer(str(source), device=str(chosen_device(device)), **how)
+        target = str(chosen_device(device))
+        with quiet(), from_hub(source) as (how, adapting):
+            model = SentenceTransformer(str(source), device=target, model_kwargs=adapting, **how)
         return cls(model.eval(), label=label or Path(source).name)
 
     @property

@@ -135,8 +135,8 @@ def quiet() -> Iterator[None]:
 def from_hub(source: str | Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """What transformers is told beside a folder or a hub name: to run no code, about which it would
     ask on the terminal, and to look here alone where the hub cannot be reached, for which it would
-    wait most of a minute; and what its models are told of adapters. `InvalidInput`: then there is
-    no such model here."""
+    wait most of a minute; and what its models are told of adapters. Raises `InvalidInput` where the
+    model is not here either."""
     trouble = None if Path(source).exists() else _hub_trouble(str(source))
     try:
         here = {"local_files_only": trouble is not None}
@@ -145,7 +145,7 @@ def from_hub(source: str | Path) -> Iterator[tuple[dict[str, Any], dict[str, Any
         if trouble is None:
             raise
         remedy = "connect this machine, or give a folder or a .gguf file that is here."
-        gone = f"the model {str(source)!r} is not on this machine, and the hub cannot be reached"
+        gone = f"the model {str(source)!r} is not, or not whole, here, and the hub is not reached"
         raise InvalidInput(f"{gone} ({trouble}); {remedy}") from error
 
 

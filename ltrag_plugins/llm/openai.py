@@ -94,7 +94,7 @@ class OpenAICompatibleLLM(RequestLLM):
                 base_url = os.environ.get("OPENAI_BASE_URL") or None
             if base_url is not None and not _is_address(str(base_url)):
                 like = "an address such as 'http://localhost:8000/v1', with http:// or https://"
-                whole = f"{like} before the host, and no blank"
+                whole = f"{like} before the host, a port to 65535 or none, and no blank"
                 raise InvalidInput(f"base_url (or OPENAI_BASE_URL) must be {whole}")
             if base_url is not None and api_key is None and not os.environ.get("OPENAI_API_KEY"):
                 api_key = _NO_KEY
