@@ -1,5 +1,6 @@
 """The examples run to their ends, small, as a reader would start them."""
 
+import logging
 import runpy
 import sys
 from pathlib import Path
@@ -24,6 +25,8 @@ def ran(monkeypatch, capsys):
     yield run
     for path in EXAMPLES.glob("*.py"):
         sys.modules.pop(path.stem, None)
+    # an example keeps the calibrator quiet; the tests that come after it listen
+    logging.getLogger("ltrag_plugins.sgic.calibrator").setLevel(logging.NOTSET)
 
 
 def test_the_demo_shows_what_each_part_adds_and_answers_in_both_frameworks(ran, tmp_path):
