@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from os import PathLike
-from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
+from ltrag_plugins.artifacts import path_of
 from ltrag_plugins.errors import BadRecord, CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.types import Passage, Question
 
@@ -250,7 +250,7 @@ def _digest(text: str) -> str:
 
 def json_lines(path: str | PathLike[str]) -> Iterator[_Record]:
     """The objects of a file of JSON lines; a line that holds none is named."""
-    opened = gzip.open if Path(path).suffix == ".gz" else open
+    opened = gzip.open if path_of(path).suffix == ".gz" else open
     number = 0
     try:
         with opened(path, "rb") as lines:

@@ -89,3 +89,6 @@ def test_the_frameworks_own_models_and_retrievers_are_fitted_as_ours(framework, 
 def test_what_is_no_pipeline_is_refused(room):
     with pytest.raises(InvalidInput, match="fit or load"):
         room.LongTailRAG(SimpleNamespace())
+    house = House()
+    with pytest.raises(InvalidInput, match="came as one string, 'which house"):
+        room.LongTailRAG.fit("which house?" * 9, llm=house.llm(), retriever=house)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ltrag_plugins import training
+from ltrag_plugins.data import read_questions
 from ltrag_plugins.dur import DURRanker, DURTrainer
 from ltrag_plugins.errors import (
     ArtifactMismatch,
@@ -285,6 +286,7 @@ def test_wrong_inputs_are_named_before_anything_is_asked():
         (InvalidInput, "retriever", {"retriever": object()}),
         (InvalidInput, "llm", {"llm": object()}),
         (InvalidInput, "above 0.025, or give more", {"settings": settings(held_out=0.01)}),
+        (InvalidInput, "settings must be LongTailSettings", {"settings": {"k": 3}}),
         (InvalidInput, "no scorer 'produkt'; did you mean product", {"settings": unknown}),
     ):
         with pytest.raises(error, match=name):
@@ -309,6 +311,13 @@ def test_a_place_that_is_no_path_is_refused_in_words():
         lambda place: evaluate(houses(1), [cell_of("direct")], rag.world, out=place),
         lambda place: training.keep(example, out=place),
         training.load,
+        lambda place: GECEGate.load(place, llm=house.llm()),
+        lambda place: DURRanker.load(place, encoder=Letters()),
+        lambda place: Calibration.load(place, llm=house.llm()),
+        lambda place: DURTrainer(Letters(), house.llm()).fit(
+            [Passage("a house")], houses(1), checkpoint=place or 3
+        ),
+        read_questions,
     ):
         for place in (None, 3, b"folder"):
             with pytest.raises(InvalidInput, match=r"must be a path, .* got (None|int|bytes)"):

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from os import PathLike
-from pathlib import Path
 from typing import Any, ClassVar, Self, cast, final
 
 import numpy as np
@@ -102,12 +101,12 @@ class DURRanker:
     def load(cls, folder: str | PathLike[str], *, encoder: Encoder) -> Self:
         """From a folder that `save` wrote: whole, or `UnreadableArtifact` is raised, and trained
         with this encoder, or `ArtifactMismatch`."""
-        kinds = (Head, DURSettings, PromptFormat)
+        folder, kinds = artifacts.path_of(folder), (Head, DURSettings, PromptFormat)
         remedy = "Train one with DURTrainer or 'ltrag dur train', and save it there."
         with artifacts.reading(f"{folder} holds no readable head", remedy):
             known: Any = {"parts": ("encoder", "sigma", "shots", "settings", "head")}
             known |= {"optional": ("data",), "kinds": kinds, "format": _FORMAT}
-            parts, _ = artifacts.read(Path(folder), "dur", **known)
+            parts, _ = artifacts.read(folder, "dur", **known)
             trained_with, head = parts.pop("encoder"), parts["head"]
             ranker = cls(encoder=encoder, **parts)
             if not (isinstance(trained_with, str) and isinstance(ranker.settings, DURSettings)):

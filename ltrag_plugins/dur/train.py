@@ -24,7 +24,7 @@ from jaxtyping import Float
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from ltrag_plugins.artifacts import identity_of, reading, replace_file, writing
+from ltrag_plugins.artifacts import identity_of, path_of, reading, replace_file, writing
 from ltrag_plugins.data import check_labelled, digest_of
 from ltrag_plugins.dur.batch import Batch, TrainingCase, trained_batch
 from ltrag_plugins.dur.feedback import contextual_calibration, read_feedback, reward
@@ -171,7 +171,7 @@ class DURTrainer:
         offered = {row.tobytes(): row for case in cases for row in case.vectors}
         asked = [case.vector for case in cases]
         start = initial_head(np.stack([*asked, *offered.values()]), settings)
-        path = None if checkpoint is None else Path(checkpoint, "checkpoint.safetensors")
+        path = None if checkpoint is None else path_of(checkpoint) / "checkpoint.safetensors"
         run = _identity(cases, settings, self.encoder, self.llm)
         adam, history, choice = _read(path, run) or (Adam.start(start), (), None)
         if len(history) > settings.epochs * batches:

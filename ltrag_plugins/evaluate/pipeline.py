@@ -151,7 +151,9 @@ class LongTailRAG:
         from ltrag_plugins.evaluate.fitting import Bench, fit  # imports this file
 
         world = World(llm=llm, retriever=retriever, encoder=encoder)
-        bench = Bench(world, settings or LongTailSettings(), correct, tuple(observers), batch)
+        settings = settings or LongTailSettings()
+        checked(settings, LongTailSettings, "settings", "LongTailSettings(...)")
+        bench = Bench(world, settings, correct, tuple(observers), batch)
         goal = Goal(target_accuracy, budget)
         return fit(cls, questions, bench, goal, on_stage or (lambda _: None))
 

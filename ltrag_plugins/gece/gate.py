@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -275,11 +274,12 @@ class GECEGate:
 
 def read_gate(folder: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What a saved gate consists of, its `gate` and `report` among it, and its arrays."""
+    folder = artifacts.path_of(folder)
     remedy = "Fit it again: GECEGate.fit(...).save(folder), or 'ltrag gate fit'."
     with artifacts.reading(f"{folder} holds no readable gate", remedy):
         kinds = (FittedGate, FitReport, *_SCORERS, *_LEARNED, *_GIVEN)
         known: Any = {"parts": ("llm", "encoder", "gate", "report"), "optional": ("data",)}
-        parts, arrays = artifacts.read(Path(folder), "gate", kinds=kinds, format=_FORMAT, **known)
+        parts, arrays = artifacts.read(folder, "gate", kinds=kinds, format=_FORMAT, **known)
         fitted, report = parts["gate"], parts["report"]
         if not isinstance(fitted, FittedGate) or not isinstance(report, FitReport):
             raise ValueError("gate.json holds something else than a gate and its report")

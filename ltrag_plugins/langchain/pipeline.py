@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from ltrag_plugins import evaluate
-from ltrag_plugins.errors import checked
+from ltrag_plugins.errors import checked, listed
 from ltrag_plugins.evaluate import LongTailAnswer, PipelineReport
 from ltrag_plugins.langchain.component import (
     Asking,
@@ -85,7 +85,7 @@ class LongTailRAG(FlowRunnable):
             how: target_accuracy, budget, settings, observers, on_stage, batch.
         """
         parts = _parts(llm, retriever, encoder)
-        asked = [_question_of(one, question_key) for one in questions]
+        asked = [_question_of(one, question_key) for one in listed(questions, "questions")]
         rag = evaluate.LongTailRAG.fit(asked, **parts, correct=judge_of(correct), **how)
         return cls(rag, question_key=question_key)
 

@@ -13,7 +13,7 @@ from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import QueryBundle
 
 from ltrag_plugins import evaluate
-from ltrag_plugins.errors import checked
+from ltrag_plugins.errors import checked, listed
 from ltrag_plugins.evaluate import LongTailAnswer, PipelineReport
 from ltrag_plugins.flow import arun, run
 from ltrag_plugins.llama_index.calibrate import calibrated_metadata
@@ -64,7 +64,7 @@ class LongTailRAG(BaseQueryEngine):
             how: target_accuracy, budget, settings, observers, on_stage, batch.
         """
         parts = _parts(llm, retriever, encoder)
-        asked = [*map(question_of, questions)]
+        asked = [*map(question_of, listed(questions, "questions"))]
         return cls(evaluate.LongTailRAG.fit(asked, **parts, correct=judge_of(correct), **how))
 
     @classmethod

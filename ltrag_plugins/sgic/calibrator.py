@@ -9,7 +9,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, final
 
 from ltrag_plugins import artifacts
@@ -303,8 +302,8 @@ class Calibrator:
 def _read(folder: str | PathLike[str]) -> tuple[str, Calibration]:
     """The model's name, and what was fitted on it."""
     kinds = (Isotonic, Platt, PromptTemplates, ScoreScale, SGICSettings, WrongnessCalibration)
-    remedy = "Fit one again and save it."
+    folder, remedy = artifacts.path_of(folder), "Fit one again and save it."
     with artifacts.reading(f"{folder} holds no readable calibration", remedy):
         known: Any = {"parts": ("llm", "settings", "scale", "wrongness"), "optional": ("data",)}
-        parts, _ = artifacts.read(Path(folder), "sgic", kinds=kinds, format=_FORMAT, **known)
+        parts, _ = artifacts.read(folder, "sgic", kinds=kinds, format=_FORMAT, **known)
         return parts.pop("llm"), Calibration(**parts)
