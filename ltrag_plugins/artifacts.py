@@ -37,8 +37,10 @@ DAMAGE = (
 
 
 def path_of(path: str | PathLike[str]) -> Path:
-    """What a caller names a folder or file by, as a path; `InvalidInput` for what is none."""
-    return Path(checked(path, str | PathLike, "a folder or file", "a path, such as 'fitted'"))
+    """What a caller names a folder or file by, as a path, "~" being the user's home; `InvalidInput`
+    for what is none."""
+    wanted = "a path, such as 'fitted'"
+    return Path(os.path.expanduser(checked(path, str | PathLike, "a folder or file", wanted)))
 
 
 def write(
@@ -233,22 +235,27 @@ def replace_file(path: Path, content: bytes) -> None:
 
 def identity_of(said: Any) -> str:
     """A word as it is; of a function what tells it from others, in every process: its name, so that
-    it may be mended, the numbers and texts that it was made with, and a lambda's code."""
+    it may be mended, the numbers and texts that it was made with, and a lambda's code; of an object
+    its class, of a dataclass (and of its methods) the numbers and texts too."""
     if isinstance(said, str):
         return said
     if isinstance(said, partial):
         return f"{identity_of(said.func)} {_values([said.args, sorted(said.keywords.items())])}"
     kind = said if hasattr(said, "__qualname__") else type(said)
     name = f"{getattr(kind, '__module__', None)}.{kind.__qualname__}"
-    if (code := getattr(said, "__code__", None)) is None:
-        return name
-    given = [*(said.__defaults__ or ()), *(said.__kwdefaults__ or {}).values()]
-    counters = {one.argval for one in get_instructions(code) if one.opname == "STORE_DEREF"}
-    for cell_name, cell in zip(code.co_freevars, said.__closure__ or (), strict=True):
-        with suppress(ValueError):  # it holds nothing yet
-            given += [] if cell_name in counters else [cell.cell_contents]
+    own = getattr(said, "__self__", said)
+    made = fields(own) if is_dataclass(own) and not isinstance(own, type) else ()
+    values = [(one.name, getattr(own, one.name)) for one in made if one.init]
+    given = [pair for pair in values if isinstance(pair[1], str | Real | tuple)]
+    if code := getattr(said, "__code__", None):
+        given += [*(said.__defaults__ or ()), *(said.__kwdefaults__ or {}).values()]
+        counters = {one.argval for one in get_instructions(code) if one.opname == "STORE_DEREF"}
+        for cell_name, cell in zip(code.co_freevars, said.__closure__ or (), strict=True):
+            with suppress(ValueError):  # it holds nothing yet
+                given += [] if cell_name in counters else [cell.cell_contents]
     fixed = [value for value in given if isinstance(value, str | Real | tuple)]
-    parts = [_values(fixed)] * bool(fixed) + [_written(code)] * ("<lambda>" in name)
+    parts = [_values(fixed)] * bool(fixed)
+    parts += [_written(code)] if code and "<lambda>" in name else []
     return f"{name} {hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}" if parts else name
 
 

@@ -39,7 +39,7 @@ def read_questions(
     check: Callable[[Question], object] | None = None,
 ) -> list[Question]:
     """The questions of a file, in its order; blank lines are skipped. A question without `id` gets
-    one made of its text.
+    one made of its text, with its context and options where it has any.
 
     Args:
         require_answers: a question without accepted answers is an error.
@@ -71,7 +71,7 @@ def read_passages(path: str | PathLike[str]) -> list[Passage]:
     passages: dict[str, Passage] = {}
     for record in json_lines(path):
         passage = _passage(record)
-        if passage.id in passages and record.fields.get("id"):
+        if passage.id in passages and record.id(record.fields.get("id")):
             raise record.wrong("id", f"{passage.id!r} was on an earlier line; give each its own")
         passages.setdefault(passage.id, passage)
     if not passages:
@@ -93,7 +93,7 @@ def read_candidates(path: str | PathLike[str], *, solved: bool) -> list[Passage]
     def check(question: Question) -> None:
         if solved and question.id in seen:
             wrong = f"another candidate has the same id {question.id!r}"
-            raise InvalidInput(f"{wrong}; give each its own, or leave ids out")
+            raise InvalidInput(f"{wrong}; give each its own, or leave one of them out")
         seen.add(question.id)
 
     return read_questions(path, require_answers=solved, check=check)
@@ -201,10 +201,11 @@ def _question(record: _Record, require_answers: bool, pool: Mapping[str, Passage
         if name not in pool:
             raise record.wrong(place, f"{value!r} is not in the pool of passages")
         passages.append(pool[name])
-    name = record.id(record.fields.get("id")) or _digest(text)
     options = record.strings("options")
     answers = _among(options, answers, record)
     context = "" if context in (None, "") else record.string(context, "context")
+    made = _digest("\n".join(filter(None, (text, context, *options))))
+    name = record.id(record.fields.get("id")) or made
     return Question(text, answers, name, tuple(passages), options, context)
 
 
@@ -250,8 +251,8 @@ def _digest(text: str) -> str:
 
 def json_lines(path: str | PathLike[str]) -> Iterator[_Record]:
     """The objects of a file of JSON lines; a line that holds none is named."""
-    opened = gzip.open if path_of(path).suffix == ".gz" else open
-    number = 0
+    path, number = path_of(path), 0
+    opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rb") as lines:
             for number, line in enumerate(lines, start=1):

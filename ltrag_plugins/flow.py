@@ -22,6 +22,7 @@ from collections.abc import (
     Awaitable,
     Callable,
     Generator,
+    Hashable,
     Iterable,
     Iterator,
     Mapping,
@@ -138,7 +139,9 @@ def ask(
     filters: bool = False,
 ) -> Flow[list[Generation]]:
     """Ask the model; one generation per prompt. `may_repeat`, `filters`: see `Ask`."""
-    settings = _settings(max_tokens, tuple(stop), temperature, seed)
+    given: Any = stop
+    ends = given if isinstance(given, Hashable) else tuple(given)
+    settings = _settings(max_tokens, ends, temperature, seed)
     return (yield Ask(prompts, settings, may_repeat, filters))
 
 

@@ -85,8 +85,8 @@ class _Declaration:
         choices = [kind for kind in self.kinds if isinstance(kind, str)]
         parts = [f"one of {', '.join(choices)}"] if len(choices) > 1 else choices
         parts += [_IN_WORDS[kind] for kind in self.kinds if kind in _IN_WORDS]
-        if self.bounds is not None:
-            parts[-1] += f", {self.bounds}"
+        if bounds := str(self.bounds or ""):
+            parts[-1] += f", {bounds}"
         return " or ".join([*parts, *["None"] * self.optional])
 
     def fits(self, value: object) -> bool:
@@ -224,7 +224,7 @@ def _read(declaration: _Declaration, text: str) -> _Plain:
     if not declaration.kinds:
         raise InvalidInput(f"{declaration.name} is no number or text; it can be set in Python only")
     try:
-        value = json.loads({"True": "true", "False": "false"}.get(text, text))
+        value = json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
     except ValueError:
         return text
     if not declaration.fits(value):

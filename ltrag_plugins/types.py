@@ -1,10 +1,11 @@
 """The plain values that pass between rooms: frozen, without behaviour."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.settings import Count, Range, check_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,11 @@ class Passage:
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        parts: tuple[Any, ...] = (self.text, self.id, self.title)
+        for part in parts:
+            if not isinstance(part, str):
+                told = f"the text, id and title of a passage are texts, got {part!r:.60}"
+                raise InvalidInput(f"{told}; write a number as '1984', and none as ''")
         if self.score is None:
             return
         try:  # retrievers give numpy's and torch's numbers
@@ -45,22 +51,21 @@ class Token:
 class GenerationSettings:
     """How a model writes; the same for all prompts of one call."""
 
-    max_tokens: int = 64
+    max_tokens: Count = 64
     """Most tokens to write, at least 1."""
     stop: tuple[str, ...] = ()
     """The text ends before the first of these; a text, or any sequence of texts, none empty."""
-    temperature: float = 0.0
+    temperature: Annotated[float, Range(0)] = 0.0
     """0 takes the likeliest token each time; else what the logits are divided by."""
     seed: int | None = None
     """Makes sampling repeatable where the provider can."""
 
     def __post_init__(self) -> None:
-        stop: Any = self.stop
-        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
-        if self.max_tokens < 1:
-            raise InvalidInput(f"max_tokens is {self.max_tokens}; it must be at least 1.")
-        if not 0 <= self.temperature < float("inf"):
-            raise InvalidInput(f"temperature is {self.temperature}; it must be 0 or above.")
+        check_fields(self)
+        stop: Any = [self.stop] if isinstance(self.stop, str) else self.stop
+        named = "stop", "a text, or a list of texts"
+        texts = tuple(checked(text, str, *named) for text in checked(stop, Iterable, *named))
+        object.__setattr__(self, "stop", texts)
         if "" in self.stop:
             raise InvalidInput("a stop string is empty; every text would end before it begins.")
 
@@ -94,10 +99,11 @@ class Question:
     """What the question is about, where it comes with a text of its own."""
 
     def __post_init__(self) -> None:
-        for text in (self.text, *([None] if self.answers is None else self.answers)):
+        for text in (self.text, self.id, *([None] if self.answers is None else self.answers)):
             if not isinstance(text, str):
-                remedy = "write a number as '1984', and no answers as ()"
-                raise InvalidInput(f"questions and answers are texts, got {text!r:.60}; {remedy}")
+                told = f"questions, answers and ids are texts, got {text!r:.60}"
+                remedy = "write a number as '1984', no answers as (), and no id as ''"
+                raise InvalidInput(f"{told}; {remedy}")
 
 
 @dataclass(frozen=True, slots=True)

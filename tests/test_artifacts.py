@@ -14,9 +14,16 @@ import numpy as np
 import pytest
 
 import ltrag_plugins
-from ltrag_plugins import artifacts
+from ltrag_plugins import artifacts, training
 from ltrag_plugins.artifacts import identity_of
+from ltrag_plugins.dur import DURRanker
 from ltrag_plugins.errors import UnreadableArtifact, UnwritableArtifact
+from ltrag_plugins.evaluate import LongTailRAG, LongTailSettings
+from ltrag_plugins.flow import World
+from ltrag_plugins.gece import GECEGate
+from ltrag_plugins.sgic import Calibration, ScoreScale, SGICSettings, read_run, write_run
+from tests.dur_parts import Nonsense
+from tests.gece_parts import honest_llm, questions
 
 
 def longer_than(least, how=len, *, most=9):
@@ -32,6 +39,21 @@ class Judge:
 
     def score(self, text):
         return len(text)
+
+
+@dataclass(frozen=True)
+class Marker:
+    least: float
+    name: str = "a"
+    limits: tuple[int, ...] = ()
+    rest: object = None
+
+    def score(self, text):
+        return len(text) > self.least
+
+    @classmethod
+    def named(cls, text):
+        return text == cls.__name__
 
 
 FUNCTIONS = """
@@ -62,6 +84,13 @@ def test_a_function_is_the_same_in_every_process_and_another_where_it_decides_ot
     # what it calls and looks things up in may be mended, as it itself may
     assert identity_of(longer_than(1, how=lambda text: 3)) == identity_of(longer_than(1))
     assert identity_of(Judge().score) == identity_of(Judge().score)
+    # of a dataclass what it was made with counts, and that of its methods
+    judges = [Marker(0.3), Marker(0.7), Marker(0.3, "b"), Marker(0.3, limits=(1, 2)), Marker(True)]
+    assert len({identity_of(one) for judge in judges for one in (judge, judge.score)}) == 10
+    assert identity_of(Marker(0.3)) == identity_of(Marker(np.float64(0.3), rest=Judge()))
+    assert identity_of(Marker(0.3).score) == identity_of(Marker(0.3).score)
+    assert identity_of(Marker) == identity_of(Judge()).replace("Judge", "Marker")
+    assert identity_of(Marker.named) not in map(identity_of, (judges[0].score, Marker))
     # what it counts itself is no setting, and what it will look at later is not there yet
     counting = counted(5)
     before = identity_of(counting)
@@ -332,3 +361,41 @@ def test_a_folder_that_cannot_be_made_or_written_to_is_a_named_error(tmp_path, p
     assert isinstance(told.value.__cause__, OSError)
     assert str(tmp_path / place) in str(told.value)
     assert (tmp_path / "taken").read_text() == "a file"
+
+
+EXAMPLE = {"messages": [{"role": r, "content": r} for r in ("user", "assistant")]}
+LLM, WORLD = honest_llm(), World(llm=honest_llm())
+ROUNDS = Calibration(SGICSettings(), ScoreScale("product"))
+PLACES = {
+    "gate": (
+        lambda place: GECEGate.fit(questions(40), llm=LLM, target_rate=0.4).save(place),
+        lambda place: GECEGate.load(place, llm=LLM),
+    ),
+    "head": (
+        lambda place: DURRanker.untrained(Nonsense()).save(place),
+        lambda place: DURRanker.load(place, encoder=Nonsense()),
+    ),
+    "calibration": (
+        lambda place: ROUNDS.save(place, llm=LLM),
+        lambda place: Calibration.load(place, llm=LLM),
+    ),
+    "pipeline": (
+        lambda place: LongTailRAG(WORLD, LongTailSettings(), "never").save(place),
+        lambda place: LongTailRAG.load(place, llm=LLM),
+    ),
+    "data": (lambda place: training.keep([EXAMPLE], out=place), training.load),
+    "rounds": (lambda place: write_run([], place), read_run),
+}
+
+
+@pytest.mark.parametrize(("save", "load"), PLACES.values(), ids=PLACES)
+def test_a_tilde_is_the_users_home(save, load, tmp_path, monkeypatch):
+    for name in ("home", "here"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "here")
+    save("~/kept")
+    load("~/kept")
+    load(tmp_path / "home" / "kept")
+    assert os.listdir(tmp_path / "home") == ["kept"]
+    assert os.listdir(tmp_path / "here") == []

@@ -88,6 +88,8 @@ def test_a_rewritten_question_that_was_cut_is_not_asked(reason):
     for ends, asked in ((reason, "who lives there?"), ("stop", "who lives on")):
         llm = ScriptedLLM(lambda _, ends=ends: Generation("who lives on", finish_reason=ends))
         assert run(standalone("who lives there?", TURNS), World(llm=llm)) == asked
+    endless = ScriptedLLM(lambda _: "who lives on " * 50)
+    assert run(standalone("who lives there?", TURNS), World(llm=endless)) == "who lives there?"
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,16 @@
 """Vectors that are kept, beside the encoder's own; what holds of every cache is in test_caches."""
 
+import asyncio
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ltrag_plugins.errors import ModelError
+from ltrag_plugins.errors import CacheUnreadable, ModelError
+from ltrag_plugins.flow import World, arun, embed
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.cached import CachedEncoder
 from tests.dur_parts import Nonsense
@@ -60,3 +64,50 @@ def test_vectors_that_are_no_numbers_are_refused_and_not_kept(path, bad):
     encoder = Nonsense()
     CachedEncoder(encoder, path).encode(["a", "b"])
     assert encoder.texts == ["a", "b"]
+
+
+@pytest.mark.parametrize("way", ["encode", "aencode"])
+def test_what_was_encoded_before_a_failure_is_kept(path, way):
+    class Failing(Nonsense):
+        def encode(self, texts):
+            if down and "600" in texts:
+                raise ConnectionError("down")
+            return super().encode(texts)
+
+        async def aencode(self, texts):
+            return self.encode(texts)
+
+    def found():
+        rows = getattr(cached, way)(texts)
+        return asyncio.run(rows) if way == "aencode" else rows
+
+    texts, down, encoder = [f"{i}" for i in range(1100)], True, Failing()
+    cached = CachedEncoder(encoder, path)
+    with pytest.raises(ConnectionError):
+        found()
+    assert encoder.texts == texts[:512]
+    down = False
+    assert np.array_equal(found(), Nonsense().encode(texts))
+    assert encoder.texts == texts  # and nothing twice
+
+
+async def test_an_encoder_with_an_async_call_is_awaited_and_another_claims_none(path):
+    class Awaited(Nonsense):
+        async def aencode(self, texts):
+            awaited.append(threading.get_ident())
+            return self.encode(texts)
+
+    awaited, cached = [], CachedEncoder(Awaited(), path)
+    for _ in range(2):
+        found = await arun(embed("a", "b"), World(encoder=cached))
+        assert np.array_equal(found, Nonsense().encode(["a", "b"]))
+    assert awaited == [threading.get_ident()]
+    assert (await cached.aencode([])).shape == (0, 12)
+    assert not hasattr(CachedEncoder(Nonsense(), path), "aencode")
+
+
+def test_an_encoder_that_changed_under_its_name_is_noticed_before_its_vectors_are_kept(path):
+    CachedEncoder(Nonsense(dim=5), path).encode(["a"])
+    with pytest.raises(CacheUnreadable, match=r"different lengths \(\[5, 12\]\)"):
+        CachedEncoder(Nonsense(), path).encode(["a", "b"])
+    assert CachedEncoder(Nonsense(dim=5), path).encode(["a", "b"]).shape == (2, 5)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ltrag_plugins.errors import InvalidInput, InvalidLogProbability
+from ltrag_plugins.flow import World, ask, run_many
 from ltrag_plugins.llm.base import AsyncLLM, GradientLLM, ScoringLLM
 from ltrag_plugins.llm.cached import CachedLLM, _key
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -126,6 +127,14 @@ def test_every_setting_belongs_to_the_key(path, other):
     for _ in range(2):
         assert llm.generate(["Emma"], settings) == Letters().generate(["Emma"], settings)
         assert llm.misses == before + 1
+
+
+def test_numbers_of_other_libraries_have_the_key_of_pythons(path):
+    llm = CachedLLM(Letters(), path)
+    for most, temperature, seed in ((8, 0.5, 3), (np.int64(8), np.float32(0.5), np.int64(3))):
+        one = GenerationSettings(most, temperature=temperature, seed=seed)
+        llm.generate(["Emma"], one)
+    assert (llm.hits, llm.misses) == (1, 1)
 
 
 def test_a_prompt_and_continuation_are_not_their_concatenation(path):
@@ -297,6 +306,23 @@ def test_what_was_answered_before_a_failure_is_kept(path):
     down = False
     assert [g.text for g in kept.generate(prompts)] == [prompt[::-1] for prompt in prompts]
     assert llm.calls[1:] == [prompts[64:128], prompts[128:]]
+    assert (kept.hits, kept.misses) == (64 + 64, sum(map(len, llm.calls)))
+
+
+@pytest.mark.parametrize(("temperature", "hits"), [(0.0, 64), (1.0, 0)])
+def test_all_that_was_paid_for_counts_as_missing_whatever_failed(path, temperature, hits):
+    class Stumbling(Letters):
+        def generate(self, prompts, settings=GenerationSettings()):
+            if failing & {*prompts}:
+                failing.clear()
+                raise ConnectionError("down")
+            return super().generate(prompts, settings)
+
+    failing, kept = {"80"}, CachedLLM(Stumbling(), path)
+    # the merged call fails in its second part; each prompt is then asked for by itself
+    run_many([ask(str(i), temperature=temperature) for i in range(100)], World(kept))
+    assert kept.misses == sum(map(len, kept.llm.calls)) == 100
+    assert kept.hits == hits
 
 
 def test_samples_of_a_prompt_come_in_one_call(path):

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import threading
+from dataclasses import replace
 
 import pytest
 from cli_parts import KNOWN, book, lines_file, ltrag, one_line, page, program, write
@@ -253,6 +254,16 @@ def test_a_gate_fitted_without_an_encoder_serves_a_run_that_has_one(tmp_path):
     assert RunGate.load(tmp_path / "vectors", World(llm, encoder=encoder)).world.encoder is encoder
     with pytest.raises(ArtifactMismatch, match="encoder"):
         RunGate.load(tmp_path / "vectors", World(llm))
+
+
+def test_a_gate_that_the_run_fitted_is_not_taken_for_one_with_an_encoder(tmp_path):
+    known = [Question(f"who wrote book {i}?", (f"A{i % 2}",), f"k{i}") for i in range(40)]
+    run, plain = RunFolder(tmp_path), World(ScriptedLLM(lambda _: "A0"))
+    gate = RunGate("fit", 0.5).made(plain, known, known, run)
+    assert RunGate("fit", 0.5).made(plain, known, known, run).name == gate.name
+    said = f"encoder was None and is now {Letters().name!r}. Name another folder"
+    with pytest.raises(ArtifactMismatch, match=said):
+        RunGate("fit", 0.5).made(replace(plain, encoder=Letters()), known, known, run)
 
 
 def test_no_gate_is_put_before_a_method_that_is_one(evaluated, learning, tmp_path):

@@ -6,6 +6,12 @@ import pytest
 from cli_parts import KNOWN, book, lines_file, ltrag, one_line, page, wrong_usage
 from openai_server import openai_server
 
+from ltrag_plugins.cli.options import load_llm
+from ltrag_plugins.evaluate import LongTailRAG, LongTailSettings
+from ltrag_plugins.flow import World
+from ltrag_plugins.sgic import Calibration, ScoreScale, SGICSettings
+from ltrag_plugins.sgic.scale import WrongnessCalibration
+
 
 def write(prompt: str) -> tuple[str, float]:
     """An author's name; right where a passage is shown, or the model knows."""
@@ -59,6 +65,20 @@ def test_one_question_is_answered_with_what_was_kept(fitted, files, model):
         assert told["answer"] == f"Author {number}"
         assert told["refused"] is False
         assert len(told["passages"]) == 1
+
+
+def test_a_refusal_is_the_saved_one_unless_another_limit_is_given(files, model, tmp_path):
+    scale, scores = ScoreScale("product"), [*range(0, 100, 2)]
+    wrongness = WrongnessCalibration.fit(scores, [score % 3 > 0 for score in scores], scale=scale)
+    calibration = Calibration(SGICSettings(rounds=0), scale, wrongness)
+    rag = LongTailRAG(World(load_llm(model)), LongTailSettings(), calibration=calibration)
+    rag.refusing(0.0, "Ask a librarian.").save(tmp_path)
+    asked = ("answer", tmp_path, "--passages", files[1], "--model", model, "--json")
+    for limit, text in (((), "Ask a librarian."), ((0,), "Ask a librarian."), ((1,), "Author 7")):
+        more = [word for one in limit for word in ("--refuse-p-wrong-above", one)]
+        result = ltrag(*asked, "--question", "who wrote book 7?", *more)
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["answer"] == text
 
 
 def test_a_pipeline_that_searches_names_the_option_before_a_model_is_loaded(fitted):

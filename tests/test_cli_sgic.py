@@ -244,6 +244,15 @@ def test_build_writes_what_it_reports(questions, model, asked, tmp_path):
     assert asked == []
 
 
+def test_build_scores_documents_by_an_encoder(questions, model, asked, tmp_path):
+    told = (*model, "--rounds", 1, "--limit", 2, "--set", "source=encoder", "--out", tmp_path)
+    assert "needs encoder=" in one_line(ltrag("sgic", "build", questions, *told))
+    assert asked == []
+    sgic("build", questions, *told, "--encoder", "embedded")
+    assert len(asked) == 2 * 2
+    assert load(tmp_path).manifest["judge"].startswith("all-MiniLM")
+
+
 def test_the_baselines_data_needs_no_model(questions, tmp_path):
     # there is no model in that folder, and none is loaded
     sgic("build", questions, "--form", "direct", "--model", questions.parent, "--out", tmp_path)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ltrag_plugins.data import digest_of, read_passages, read_questions
+from ltrag_plugins.data import digest_of, read_candidates, read_passages, read_questions
 from ltrag_plugins.errors import BadRecord, InvalidInput, MissingReferences
 from ltrag_plugins.metrics.answer import normalized
 from ltrag_plugins.tokenize import words
@@ -68,6 +68,24 @@ def test_without_an_id_there_is_one_of_the_text_and_title_alone(file):
     asked = [{"question": text} for text in ("who?", "who? ", "what?")]
     one, two, other = read_questions(file(*asked))
     assert one.id == two.id != other.id
+    # printf 'who?' | sha1sum
+    assert one.id == "8af81fa91d64"
+
+
+def test_one_question_about_several_texts_has_an_id_with_each(file):
+    stance = {"question": "What is the stance?", "options": ["for", "against"], "answer": "for"}
+    lines = [{**stance, "context": f"tweet {i}"} for i in range(3)]
+    path = file(*lines, {**stance, "options": ["for", "neither"]}, stance)
+    assert len({question.id for question in read_candidates(path, solved=True)}) == 5
+    assert len({question.id for question in read_questions(path)}) == 5
+    with pytest.raises(InvalidInput, match=r"line 2 .* same id .*, or leave one of them out"):
+        read_candidates(file(stance, stance), solved=True)
+
+
+def test_a_file_may_be_named_by_a_tilde(file, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file(EMMA, name="questions.jsonl")
+    assert [question.id for question in read_questions("~/questions.jsonl")] == ["q1"]
 
 
 def test_options_and_context_are_read_with_a_multiple_choice_question(file):
@@ -143,11 +161,23 @@ def test_passages_may_come_with_a_score_and_metadata_of_any_kind_and_are_told_by
     assert len(digests) == 4
 
 
+@pytest.mark.parametrize(
+    "given", [{"text": None}, {"text": 7}, {"id": 1}, {"id": np.int64(1)}, {"title": None}]
+)
+def test_a_passage_of_what_is_no_text(given):
+    with pytest.raises(InvalidInput, match=r"are texts, got .*(1|7|None).*; write a number as"):
+        Passage(**{"text": "Emma is a novel."} | given)
+
+
 def test_a_pool_of_passages_is_read_and_one_that_comes_twice_taken_once(file):
     lines = {"id": "a", "title": "T", "text": "x"}, {"text": "y"}, {"id": 3, "text": "z"}
     first, second, third = read_passages(file(*lines, {"text": "y"}, name="pool.jsonl"))
     assert (first, third) == (Passage("x", id="a", title="T"), Passage("z", id="3"))
     assert (second.text, len(second.id)) == ("y", 12)
+    for number in (0, 1):
+        twice = [{"id": number, "text": "x"}, {"id": number, "text": "y"}]
+        with pytest.raises(BadRecord, match=f"line 2, field 'id': '{number}' was on an earlier"):
+            read_passages(file(*twice))
 
 
 @pytest.mark.parametrize(

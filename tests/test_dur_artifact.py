@@ -144,6 +144,13 @@ def test_a_run_in_pieces_ends_as_one_that_was_left_alone(tmp_path):
     assert (last.history, last.ranker.sigma) == (whole.history, whole.ranker.sigma)
 
 
+def test_a_checkpoint_in_the_users_home_goes_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    trained(RUN, checkpoint="~/run", max_calls=1)
+    assert [path.name for path in tmp_path.joinpath("run").iterdir()] == ["checkpoint.safetensors"]
+
+
 def test_a_finished_run_is_not_run_again_and_may_be_given_more_epochs(tmp_path):
     trained(RUN, checkpoint=tmp_path)
     llm = moody_llm()

@@ -5,7 +5,9 @@ import json
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -29,6 +31,8 @@ from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
+from ltrag_plugins.methods.direct import DirectSettings
+from ltrag_plugins.report import write_report
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Question
 
@@ -209,6 +213,52 @@ def test_a_folder_of_another_run_is_refused(told, said, tmp_path):
     evaluate(**same)
     with pytest.raises(ArtifactMismatch, match=f"another run: {said}"):
         evaluate(**same | told)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewarded(DirectSettings):
+    """As a method of a user's own may have them."""
+
+    reward: Callable[[str], float] = len
+
+
+def at_least(text: str, least: int) -> float:
+    return float(len(text) >= least)
+
+
+def closure(least: int) -> Callable[[str], float]:
+    def long(text: str) -> float:
+        return float(len(text) >= least)
+
+    return long
+
+
+def test_a_function_among_the_settings_is_part_of_what_makes_a_run_the_same(tmp_path):
+    short, other = (lambda text: 1.0), (lambda text: -1.0)
+    for number, (same, another) in enumerate([
+        (lambda: short, other),
+        (lambda: closure(1), closure(9)),
+        (lambda: partial(at_least, least=1), partial(at_least, least=9)),
+        (lambda: len, at_least),
+    ]):  # fmt: skip
+        own, out = dataclasses.replace(DIRECT.method, settings=Rewarded), tmp_path / str(number)
+        for _ in range(2):  # made anew, as another process would
+            evaluate(QUESTIONS, [Cell(own, Rewarded(reward=same()))], world(), out=out)
+        with pytest.raises(ArtifactMismatch, match=r"another run: settings.direct.reward was"):
+            evaluate(QUESTIONS, [Cell(own, Rewarded(reward=another))], world(), out=out)
+    # as runs of earlier versions have it
+    assert RunFolder(out).read()["identity"]["settings"]["direct"]["reward"] == "len"
+
+
+def test_numbers_of_other_libraries_and_a_tilde_are_taken(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    evaluate(QUESTIONS, [DIRECT], world(), out="~/run", batch=np.int64(2))
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["told"]["batch"] == 2
+    write_report("~/run", "~/page.html", pictures_to="~/pictures")
+    assert (tmp_path / "page.html").is_file()
+    assert [*(tmp_path / "pictures").iterdir()]
+    with pytest.raises(InvalidInput, match=r"a folder or file must be a path"):
+        write_report(None)
 
 
 @pytest.mark.parametrize("error", [ModelUnavailable, ModelFailed])  # the run ends, or goes on

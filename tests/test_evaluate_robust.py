@@ -14,14 +14,23 @@ from ltrag_plugins.cli.options import pool_of
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.errors import ArtifactMismatch, CacheUnreadable, InvalidInput, UnreadableArtifact
+from ltrag_plugins.errors import (
+    ArtifactMismatch,
+    CacheUnreadable,
+    InvalidInput,
+    ModelFailed,
+    UnreadableArtifact,
+)
 from ltrag_plugins.evaluate import Cell, Record, Recording, evaluate
-from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.flow import World
+from ltrag_plugins.evaluate.folder import RunFolder, read_run_folder
+from ltrag_plugins.flow import World, ask
+from ltrag_plugins.gece.decision import Decision, guarded
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.dur import DURMethodSettings
+from ltrag_plugins.report import write_report
+from ltrag_plugins.report.listing import listing
 from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 
 
@@ -82,6 +91,35 @@ def test_learning_asks_in_batches_that_a_failure_cannot_undo(tmp_path):
     evaluate(QUESTIONS, cells, there, out=tmp_path, labelled=labelled)
     assert not any("book 7?" in prompt for prompt in llm.asked)
     assert any("book 119?" in prompt for prompt in llm.asked)
+
+
+@pytest.mark.parametrize("fails", ["Emma", "Who"])  # at one question, and at each of them
+def test_a_gate_whose_model_fails_decides_without_a_score_and_the_run_is_read_again(
+    fails, tmp_path
+):
+    class Failing:
+        def deciding(self, question):
+            [draft] = yield from ask(f"Answer {question}")
+            if fails in question:
+                raise ModelFailed("no token probabilities")
+            return Decision(question, False, 0.3, 0.3, "text", "a short question", draft)
+
+    class Safe:
+        name = "safe"
+
+        def deciding(self, question):
+            return (yield from guarded(question, Failing()))
+
+    cells = [DIRECT, SINGLE, dataclasses.replace(SINGLE, gate=Safe(), gate_name="safe")]
+    asked = [one for one in QUESTIONS if one.text.startswith("Who")]
+    assert len(asked) > 1
+    first, again = (evaluate(asked, cells, world(), out=tmp_path) for _ in range(2))
+    assert first == again
+    scores = [record.decision["score"] for record in first["single+safe"]]
+    assert scores == [None if fails in one.text else 0.3 for one in asked]
+    write_report(tmp_path)
+    [*shown] = (one["r"][2]["d"]["s"] for one in listing(read_run_folder(tmp_path)).questions)
+    assert shown == scores
 
 
 @pytest.mark.parametrize("score", [np.float32(0.5), float("nan"), float("inf"), None])

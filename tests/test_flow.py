@@ -120,6 +120,18 @@ questions = st.builds(
 )
 
 
+@pytest.mark.parametrize("stop", ["END", ["END"], ("END",), np.array(["END"])])
+def test_a_single_stop_string_is_one_and_not_its_letters(stop):
+    [said] = run(ask("q", stop=stop), World(llm=ScriptedLLM(lambda _: "Neither END nor")))
+    assert said.text == "Neither "
+
+
+@pytest.mark.parametrize("wrong", [{"stop": None}, {"stop": 7}, {"max_tokens": "8"}])
+def test_settings_of_a_call_that_are_none_are_refused(wrong):
+    with pytest.raises(InvalidInput, match=f"{next(iter(wrong))} must be"):
+        run(ask("q", **wrong), World(llm=ScriptedLLM(echo)))
+
+
 @given(st.lists(questions, max_size=6))
 def test_all_drivers_give_what_each_flow_gives_alone(asked):
     world = World(llm=ScriptedLLM(echo), retriever=Words(), encoder=Lengths())

@@ -206,6 +206,17 @@ async def test_our_model_as_theirs_and_back_is_our_model(written):
         assert llm.generate(["Who?"], cut) == ours.generate(["Who?"], cut)
 
 
+@pytest.mark.parametrize("ask", [
+    lambda ours, **told: langchain.LtragLLM(llm=ours).bind(**told).invoke("?"),
+    lambda ours, **told: llama_index.LtragLLM(ours).complete("?", **told).text,
+])  # fmt: skip
+def test_our_model_takes_one_stop_string_whole_and_leaves_out_what_is_none(ask):
+    said = "Observe: Observation: rain"
+    ours = ScriptedLLM(lambda _: said)
+    assert ask(ours, stop="Observation:") == "Observe: "
+    assert ask(ours, **dict.fromkeys(["max_tokens", "temperature", "seed", "stop"])) == said
+
+
 @pytest.mark.parametrize(
     ("build", "match"),
     [

@@ -1,5 +1,6 @@
 """LongTailRAG in both frameworks, beside the core itself."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -83,6 +84,28 @@ def test_the_frameworks_own_models_and_retrievers_are_fitted_as_ours(framework, 
     assert again.rag.answer(ASKED[0]).text == ours.answer(ASKED[0]).text
     with pytest.raises(InvalidInput, match="does not know P"):  # all its answers were right
         room.LongTailRAG.load(tmp_path, **parts, refuse_p_wrong_above=0.9)
+
+
+@pytest.mark.parametrize("retrieves", ["always", "gated", "never"])
+def test_an_evaluator_passes_what_the_pipeline_is_sure_of_and_did_not_refuse(rag, retrieves):
+    evaluator = llama_index.SGICEvaluator(pass_below=100)
+    for limit in (None, 0.0):
+        one = replace(rag, retrieves=retrieves).refusing(limit, "I do not know.")
+        for question in ASKED:
+            answer, response = one.answer(question), llama_index.LongTailRAG(one).query(question)
+            judged = evaluator.evaluate_response(question, response)
+            assert judged.passing is not answer.refused
+            assert ("refused" in judged.feedback) is answer.refused
+            if answer.calibrated is None:
+                assert judged.score == pytest.approx(1 - answer.p_wrong)
+
+
+def test_an_evaluator_takes_no_gates_word_for_an_answer_from_passages(rag):
+    bare = replace(rag, retrieves="gated", calibration=None)
+    told = [llama_index.LongTailRAG(bare).query(question) for question in ASKED]
+    [read, *_] = [one for one in told if one.metadata["gece"]["retrieve"]]
+    with pytest.raises(InvalidInput, match="carries no uncertainty"):
+        llama_index.SGICEvaluator().evaluate_response(ASKED[0], read)
 
 
 @pytest.mark.parametrize("room", [langchain, llama_index])

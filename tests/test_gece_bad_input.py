@@ -104,9 +104,11 @@ def test_calibration_questions_that_are_no_questions():
     refused(InvalidInput, r"Question\(text, answers\)", questions=[7] * 20)
 
 
-@pytest.mark.parametrize("given", [{"text": 7}, {"answers": (1984,)}, {"answers": None}])
-def test_a_question_or_an_answer_that_is_no_text(given):
-    with pytest.raises(InvalidInput, match=r"are texts, got (7|1984|None); write a number as"):
+@pytest.mark.parametrize(
+    "given", [{"text": 7}, {"answers": (1984,)}, {"answers": None}, {"id": 0}, {"id": None}]
+)
+def test_a_question_an_answer_or_an_id_that_is_no_text(given):
+    with pytest.raises(InvalidInput, match=r"are texts, got (7|1984|None|0); write a number as"):
         Question(**{"text": "Which year?"} | given)
 
 

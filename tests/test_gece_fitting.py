@@ -20,10 +20,11 @@ from ltrag_plugins.gece import (
 from ltrag_plugins.gece.fit import Labels, fit_failure, fit_gain
 from ltrag_plugins.gece.models import FittedGate, rate_threshold
 from ltrag_plugins.gece.signals import features
+from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval, expected_calibration_error
 from ltrag_plugins.types import Generation, GradientAgreement
 from ltrag_plugins.uncertainty import mean_probability
-from tests.gece_parts import honest_llm, ladder, outcomes, said
+from tests.gece_parts import asked, honest_llm, ladder, outcomes, said
 
 PRODUCT = GECESettings(scorer="product")
 """A gate on one signal: its scores are known without a fit, and it is quick."""
@@ -42,6 +43,30 @@ def test_the_target_rate_is_the_share_that_retrieves(rate):
     assert abs(retrieved - rate * 40) <= 1
     assert report.retrieval_rate.value == pytest.approx(retrieved / 40)
     assert report.target == f"target rate {rate:g}"
+
+
+@pytest.mark.parametrize(
+    "how", [{"target_rate": 0.3}, {"target_rate": 0.7}, {"target_rate": 0}, {}]
+)
+def test_the_rate_counts_the_empty_drafts_that_always_retrieve(how):
+    def model(prompt: str) -> Generation:
+        i = int(asked(prompt).split()[-2])
+        if i % 10 < 5:
+            return Generation("", ())
+        return said(f"City {i}" if i % 10 < 8 else f"Town {i}", -0.05 - 0.003 * (i * 37 % 100))
+
+    texts, answers = (
+        [f"Which city is {i} there?" for i in range(200)],
+        [f"City {i}" for i in range(200)],
+    )
+    settings, llm = GECESettings(folds=2), ScriptedLLM(model)
+    gate = GECEGate.fit(texts, llm=llm, retrieved_answers=answers, settings=settings, **how)
+    decided = [decision.retrieve for decision in gate.decide_many(texts)]
+    assert gate.report.retrieval_rate.value == pytest.approx(np.mean(decided), abs=0.05)
+    assert all(decided[i] for i in range(200) if i % 10 < 5) == (how != {"target_rate": 0})
+    if how:
+        wanted = how["target_rate"] and max(0.5, how["target_rate"])
+        assert np.mean(decided) == pytest.approx(wanted, abs=0.02)
 
 
 def test_one_in_five_retrieves_where_nothing_else_is_asked_for():

@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from langchain_core.messages import AIMessage
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda
@@ -51,12 +53,14 @@ def learner(path, model=knows_the_odd, *, name="odd", **how) -> LearningGate:
     return LearningGate(ScriptedLLM(model, name=name), path, **how)
 
 
-def serve(gate: LearningGate, numbers, *, watch: Watch | None = None, answer=chain, **how) -> Watch:
-    """Decide one after the other, with all that follows in the background, at no known cost."""
+def serve(
+    gate: LearningGate, numbers, *, watch: Watch | None = None, answer=chain, cost=None, **how
+) -> Watch:
+    """Decide one after the other, with all that follows in the background."""
     watch = watch or Watch(gate, audit_rate=1.0, rng=random.Random(0), **how)
     for i in numbers:
-        watch.saw(run(guarded(text(i), gate), gate.world), lambda i=i: answer(text(i)))
-        assert watch.settle()
+        watch.saw(run(guarded(text(i), gate), gate.world), lambda i=i: answer(text(i)), cost)
+        assert watch.settle(600)  # with a fit, on a busy machine
     gate.refresh(now=True)
     return watch
 
@@ -156,6 +160,92 @@ def test_before_the_first_gate_no_answer_waits_for_the_model(tmp_path):
     release.set()
     assert watch.settle()
     assert gate.store.sample_size(0) == 1
+
+
+FOLLOW_UP = "And the next one?"
+
+
+def in_conversation(prompt: str) -> str:
+    """As knows_the_odd; a follow-up is about the number after the one that was spoken of."""
+    if "Rewritten question:" in prompt:
+        return text(number(prompt) + 1)
+    return knows_the_odd(prompt)
+
+
+def test_before_the_first_gate_a_follow_up_is_rewritten_in_the_background(tmp_path):
+    gate = learner(tmp_path / "s", in_conversation)
+    llm, watch = gate.world.llm, Watch(gate, audit_rate=1.0)
+    for i in (2, 4):  # the same words in two conversations
+        history = [("human", text(i)), ("ai", f"City {i}")]
+        decision = run(guarded(FOLLOW_UP, gate, "raise", history=history), gate.world)
+        assert (decision.retrieve, decision.question) == (True, FOLLOW_UP)
+        assert len(llm.prompts) == i - 2  # no call that the reply would wait for
+        watch.saw(decision, lambda i=i: f"City {i + 1}")
+        assert watch.settle()
+    sample, _ = gate.store.sample(0, 9)
+    assert [(o.evidence.question, o.right) for o in sample] == [(text(5), True), (text(3), True)]
+    assert gate.store.sample_size(0) == 2
+
+
+def test_a_retriever_searches_with_a_follow_up_that_stands_alone_before_the_first_gate(tmp_path):
+    gate, asked = learner(tmp_path / "s", in_conversation), []
+    finding = RunnableLambda(lambda query: asked.append(query) or [Document("found")])
+    retriever = langchain.GECERetriever(gate=gate, retriever=finding)
+    turns = [HumanMessage(text(2)), AIMessage("City 2"), HumanMessage(FOLLOW_UP)]
+    assert [one.page_content for one in retriever.invoke(turns)] == ["found"]
+    assert asked == [text(3)]
+
+
+def test_what_is_switched_off_rewrites_no_follow_up(tmp_path):
+    gate = learner(tmp_path / "s", in_conversation)
+    gate.switch(on=False)
+    watch, history = Watch(gate, audit_rate=1.0), [("human", text(2)), ("ai", "City 2")]
+    watch.saw(run(guarded(FOLLOW_UP, gate, history=history), gate.world), lambda: "City 3")
+    assert watch.settle()
+    assert gate.world.llm.prompts == []
+
+
+def test_a_gate_at_work_reads_a_follow_up_that_stands_alone(tmp_path):
+    gate = learner(tmp_path / "s", in_conversation)
+    serve(gate, range(40))
+    history = [("human", text(2)), ("ai", "City 2")]
+    decision = run(guarded(FOLLOW_UP, gate, history=history), gate.world)
+    assert (decision.question, decision.answer) == (text(3), "City 3")
+
+
+def test_drafts_of_another_prompt_are_not_learned_from(tmp_path, caplog):
+    path, other = tmp_path / "s", replace(SETTINGS, prompt="In short: {question}")
+    serve(learner(path), range(40))
+    again = learner(path)
+    assert again.gate is not None
+    assert "begins anew" not in caplog.text
+    later = learner(path, settings=other)
+    assert "begins anew" in caplog.text
+    assert later.gate is None
+    assert later.monitor().state == "learning: 0 of 40 questions compared"
+    serve(later, range(40, 80))
+    assert later.gate.fitted.settings.prompt == other.prompt
+    assert later.report.questions == 40
+
+
+def test_another_target_is_fitted_at_the_next_comparison(tmp_path, caplog):
+    path = tmp_path / "s"
+    serve(learner(path), range(40))
+    later = learner(path, target_rate=0.3)
+    assert later.report.target == "target rate 0.5"  # until then
+    serve(later, range(40, 41))
+    assert (later.report.target, later.report.questions) == ("target rate 0.3", 41)
+    assert "begins anew" not in caplog.text
+
+
+def test_a_budget_is_kept_where_no_draft_of_the_sample_was_timed(tmp_path, monkeypatch):
+    monkeypatch.setattr("ltrag_plugins.gece.learning._SAMPLE", 20)
+    gate, cost = learner(tmp_path / "s", target_rate=None, budget=0.7), Usage(seconds=1.0)
+    watch = serve(gate, range(40), cost=cost)
+    timed = gate.report.gate_cost.seconds
+    serve(gate, range(40, 60), watch=watch, cost=cost)  # none of the latest 20 is of the warm-up
+    assert gate.store.newest == 2
+    assert gate.report.gate_cost.seconds == timed > 0
 
 
 def test_a_gate_of_one_process_is_that_of_all_and_of_the_next_start(tmp_path):
@@ -306,6 +396,28 @@ def test_a_stores_oldest_decisions_go_first(tmp_path, monkeypatch):
         r.at for r in gate.store.records(0, 100)
     )
     assert len(gate.store.records(0, 100)) == 10
+
+
+def test_a_full_store_is_fitted_on_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("ltrag_plugins.gece.store._MOST", 60)
+    gate = learner(tmp_path / "s")
+    watch = serve(gate, range(60))  # at 40, and at 60
+    assert gate.store.newest == 2
+    serve(gate, range(60, 100), watch=watch)
+    assert gate.store.newest >= 3  # a third of them are others
+
+
+def test_popular_questions_are_no_drift_of_what_learned_from_each_once(tmp_path):
+    gate = learner(tmp_path / "s", warm_up=100)
+    serve(gate, range(100))
+    watch = Watch(gate, audit_rate=0.0)
+    for i in range(WINDOW):
+        asked = text(2 * (i % 10) + 1 if i % 2 else 200 + i // 2)
+        watch.saw(run(guarded(asked, gate), gate.world), lambda: "")
+    assert watch.settle()
+    found = watch.monitor()
+    assert found.retrieved < 0.3 < found.expected
+    assert found.state == "holds"
 
 
 CHILD = """

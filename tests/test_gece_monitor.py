@@ -42,7 +42,7 @@ from ltrag_plugins.gece.decision import guarded, question_digest
 from ltrag_plugins.gece.monitor import WINDOW, Watch, Watched, estimated, monitor
 from ltrag_plugins.gece.store import DecisionStore
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.metrics.calibration import Interval
+from ltrag_plugins.metrics.calibration import Interval, bootstrap_interval
 from ltrag_plugins.types import Question
 from tests.llama_index_parts import FunctionLLM
 from tests.router_parts import Engine, knows_the_odd, number
@@ -76,7 +76,9 @@ def fitted(promised: float = 0.8, questions: int = 400):
     """What a monitor reads of a gate whose scores at the fit were even between 0 and 1."""
     even = np.linspace(0, 1, questions)
     rate, kept = Interval(0.4, 0.35, 0.45, 0.95), Interval(promised, promised - 0.05, 1.0, 0.95)
-    report = SimpleNamespace(retrieval_rate=rate, kept_accuracy=kept, questions=questions)
+    report = SimpleNamespace(
+        retrieval_rate=rate, kept_accuracy=kept, questions=questions, agreement=1.0
+    )
     points = np.quantile(even, np.linspace(0, 1, 21))[None]
     return SimpleNamespace(
         report=report, fitted=SimpleNamespace(scores=even, names=("x",), quantiles=points)
@@ -187,6 +189,64 @@ def test_direct_answers_that_agree_less_than_promised_are_a_reason_to_fit_again(
         assert monitor(agreeing[:count] + some, all_agreed).state == "holds"
     found = monitor(agreeing + some, fitted())
     assert (found.state, found.audits, found.agreement.value) == ("holds", 30, 1.0)
+
+
+@pytest.mark.parametrize(("agree", "count"), [(29, 30), (999, 1000), (0, 30)])
+def test_one_audit_that_disagrees_is_nothing_where_all_that_the_fit_kept_agreed(agree, count):
+    gate = fitted(1.0)
+    gate.report.kept_accuracy = bootstrap_interval(np.ones(240))  # from 1 to 1
+    gate.fitted = None  # scores and signals are not looked at
+    audited = records(count, 2, scores=(0.0, 0.5), sampled=True)
+    audited = [replace(r, agrees=i < agree) for i, r in enumerate(audited)]
+    assert monitor(audited + records(WINDOW), gate).state.startswith("fit again") == (not agree)
+
+
+@pytest.mark.parametrize("agreement", [0.0, 0.5])
+def test_agreement_at_work_is_not_held_against_accepted_answers_at_the_fit(agreement):
+    gate = fitted(0.95)
+    gate.fitted, gate.report.agreement = None, agreement  # scores and signals are not looked at
+    audited = records(100, 2, scores=(0.0, 0.5), sampled=True)
+    audited = [replace(r, agrees=i % 10 < 7) for i, r in enumerate(audited)]
+    found = monitor(audited + records(WINDOW), gate)
+    assert (found.state, found.agreement.value) == ("holds", pytest.approx(0.7))
+    gate.report.agreement = 1.0
+    state = monitor(audited + records(WINDOW), gate).state
+    assert state == "fit again: 70% of the direct answers agree, 95% at the fit"
+
+
+def test_popular_questions_are_no_drift_where_each_was_learned_from_once():
+    rng = np.random.default_rng(0)
+
+    def traffic(count: int) -> list[Watched]:
+        """Every second one is one of ten popular questions, with low scores."""
+        made = []
+        for i, new in enumerate(records(count, int(rng.integers(10**9)))):
+            place = int(rng.integers(10))
+            score = 0.05 + 0.03 * place if i % 2 else new.score
+            asked = f"popular {place}" if i % 2 else new.id
+            of = {"question": asked, "score": score, "signals": {"x": score}}
+            made.append(replace(new, retrieve=score > 0.6, **of))
+        return made
+
+    gate, seen = fitted(), {r.question: r.score for r in traffic(400)}
+    gate.fitted.scores = np.sort([*seen.values()])
+    gate.fitted.quantiles = np.quantile(gate.fitted.scores, np.linspace(0, 1, 21))[None]
+    gate.report.questions, share = len(seen), float(np.mean(gate.fitted.scores > 0.6))
+    gate.report.retrieval_rate = Interval(share, share, share, 0.95)
+    later = traffic(5 * WINDOW)
+    ends = range(WINDOW, len(later) + 1, WINDOW)
+    assert {monitor(later[:end], gate, learned=True).state for end in ends} == {"holds"}
+    assert monitor(later[:WINDOW], gate).state.startswith("drifting")  # if it had seen traffic
+
+
+def test_a_store_without_learning_keeps_the_latest_too(gate, tmp_path, monkeypatch):
+    monkeypatch.setattr("ltrag_plugins.gece.store._MOST", 10)
+    watch, decision = Watch(gate, store=tmp_path / "s"), gate.decide(QUESTIONS[9])
+    for _ in range(2000):
+        watch.saw(decision, None)
+    assert watch.settle()
+    with DecisionStore(tmp_path / "s") as store:
+        assert len(store.records(1, 5000)) == 10
 
 
 def routers(gate, **how):

@@ -320,6 +320,15 @@ def test_of_a_question_with_a_picture_the_words_are_read():
     assert "\N{OBJECT REPLACEMENT CHARACTER}" not in "".join(model.prompts)
 
 
+@pytest.mark.parametrize("last", ["🙂", [{"type": "image", "url": "http://localhost/a.png"}]])
+def test_a_turn_without_words_is_not_made_a_question(last):
+    search, model = Search(), ScriptedLLM(lambda _: said(QUESTION))
+    before = [HumanMessage("Tell me about the castle."), AIMessage("It is old.")]
+    with pytest.raises(EmptyQuestion):
+        looking(model, search).invoke([*before, HumanMessage(last)])
+    assert (model.prompts, search.asked) == ([], [])
+
+
 @pytest.mark.parametrize(("most", "answer"), [(3, "East Lothian"), (2, "Pass.")])
 async def test_a_graph_looks_for_more_while_the_answer_is_uncertain_and_then_gives_up(most, answer):
     def alone(prompt: str):

@@ -11,7 +11,7 @@ from llama_index.core.base.llms.generic_utils import messages_to_prompt
 from llama_index.core.base.llms.types import ChatResponse, CompletionResponse, LogProb, TextBlock
 from llama_index.core.extractors import KeywordExtractor
 from llama_index.core.ingestion import IngestionCache, IngestionPipeline
-from llama_index.core.llms import ChatMessage, MockLLM
+from llama_index.core.llms import ChatMessage, LLMMetadata, MockLLM
 from llama_index.core.llms.callbacks import llm_chat_callback
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.schema import TextNode
@@ -20,6 +20,7 @@ from llama_index.llms.openai_like import OpenAILike
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed
 from ltrag_plugins.llama_index import LlamaIndexLLM, LtragLLM
+from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, GenerationSettings
 from tests.llama_index_parts import AsyncFunctionLLM, FunctionLLM
@@ -123,6 +124,29 @@ def test_the_name_turns_on_the_address_and_fixed_arguments_and_on_no_connection(
     assert len({name(), *other}) == 4
     assert name() == name(api_key="z", timeout=3, max_retries=9, context_window=99)
     assert LlamaIndexLLM(OpenAI(model="gpt-4o", api_key="k")).name == "OpenAI:gpt-4o"
+
+
+def test_of_ollama_which_cuts_prompts_at_its_context_window_that_counts(tmp_path):
+    class Ollama(FunctionLLM):
+        """As llama_index.llms.ollama has it: it sends the window as `num_ctx`."""
+
+        context_window: int = -1
+
+        @classmethod
+        def class_name(cls):
+            return "Ollama_llm"
+
+        @property
+        def metadata(self):
+            return LLMMetadata(context_window=self.context_window, model_name="m")
+
+    def cached(window):
+        llm = Ollama(lambda prompt: prompt[:window], context_window=window)
+        return CachedLLM(LlamaIndexLLM(llm), tmp_path / "answers.sqlite")
+
+    for window, hits in ((4, 0), (9, 0), (4, 1)):
+        [said] = (kept := cached(window)).generate(["a long prompt"])
+        assert (said.text, kept.hits) == ("a long prompt"[:window], hits)
 
 
 @pytest.mark.parametrize("chat", [False, True])

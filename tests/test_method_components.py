@@ -16,7 +16,9 @@ from ltrag_plugins.llama_index import PassageRetriever as NodeRetriever
 from ltrag_plugins.llama_index import as_query_engine
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
+from ltrag_plugins.methods.direct import DirectSettings
 from ltrag_plugins.methods.self_rag import SelfRAGSettings
+from ltrag_plugins.methods.shots import BM25ShotsSettings
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 
 BM25 = BM25Retriever(PASSAGES)
@@ -129,6 +131,28 @@ def test_an_input_without_a_question_is_its_own_error_in_a_batch():
     good, bad = chain.batch(["Who wrote Emma?", {"q": "?"}], return_exceptions=True)
     assert isinstance(good, str)
     assert isinstance(bad, InvalidInput)
+
+
+@pytest.mark.parametrize("make", [as_runnable, as_query_engine])
+@pytest.mark.parametrize("name", METHODS)
+def test_settings_of_another_method_are_refused_before_a_prompt(make, name):
+    llm = Scoring(plausible)
+    wrong = DirectSettings() if name == "bm25-shots" else BM25ShotsSettings()
+    parts = {"encoder": Letters(), "labelled": LABELLED}
+    wanted = f"settings of {name} must be {METHODS[name].settings.__name__}"
+    with pytest.raises(InvalidInput, match=wanted):
+        make(name, llm, BM25, settings=wrong, **parts)
+    assert llm.prompts == []
+
+
+@pytest.mark.parametrize("name", ["skr", "adaptive", "bm25-shots", "dur-shots"])
+def test_labelled_questions_may_come_one_by_one(name):
+    more = {"encoder": Letters(), "labelled": iter(LABELLED), "return_answer": True}
+    chain = as_runnable(name, Scoring(plausible), BM25, **more)
+    assert [chain.invoke(text) for text in TEXTS] == alone(name)
+    for wrong, match in ((iter(TEXTS), r"are Question\("), (TEXTS[0], "came as one string")):
+        with pytest.raises(InvalidInput, match=match):
+            as_runnable(name, Scoring(plausible), BM25, **more | {"labelled": wrong})
 
 
 @pytest.mark.parametrize("make", [as_runnable, as_query_engine])

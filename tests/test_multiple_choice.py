@@ -2,12 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from contracts.methods import LABELLED, Letters, Scoring, learned
+from contracts.methods import LABELLED, Letters, Scoring, learned, likely
 
 from ltrag_plugins.evaluate import Cell, evaluate
 from ltrag_plugins.flow import Flow, World, run
+from ltrag_plugins.gece import GECEGate, GECESettings
 from ltrag_plugins.gece.decision import Decision
+from ltrag_plugins.gece.labels import labels_of, reply_is_right
+from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.direct import direct
 from ltrag_plugins.methods.method import Method
@@ -112,6 +116,65 @@ def test_the_rounds_of_sgic_are_right_where_its_answer_is(tmp_path):
     assert recorded(tmp_path, cell) == {"sgic": ("120", 1.0)}
     [kept] = read_run(tmp_path / "records" / "sgic.jsonl")
     assert kept.right == (True, True)
+
+
+CITIES = [
+    Question(f"Capital {i}?", (("London", "Paris")[i % 2],), f"c{i}", options=("London", "Paris"))
+    for i in range(8)
+]
+
+
+class Parity:
+    """One direction for even questions, one for odd ones."""
+
+    name = "parity"
+
+    def encode(self, texts):
+        return np.array([[int(text[8]) % 2, 1] for text in texts], "float32")
+
+
+@pytest.mark.parametrize("name", ["skr", "adaptive"])
+@pytest.mark.parametrize("form", ["{}", "({})", "The answer is {}."])
+def test_what_learns_from_its_replies_reads_them_as_it_does_at_work(name, form):
+    """The model says A, which even questions take, and B where it reads, which odd ones take."""
+    llm = Scoring(lambda prompt: form.format("AB"["gazetteer" in prompt]))
+    shelf = BM25Retriever([Passage("Capital by capital, a gazetteer.")])
+    world = World(llm=llm, retriever=shelf, encoder=Parity())
+    learned = METHODS[name].taught(CITIES, METHODS[name].settings(), world)
+    for i, question in enumerate(CITIES):
+        found = run(METHODS[name].flow(question, None, learned), world)
+        assert (found.text, len(found.passages)) == (question.answers[0], i % 2)
+
+
+def test_an_option_that_holds_another_is_none_of_its_answers():
+    options = ("mitosis and meiosis", "mitosis")
+    both = Question("How do they divide?", ("mitosis",), "q2", options=options)
+    for reply, right in (("A", False), ("B", True), ("mitosis, and no more", True)):
+        assert reply_is_right(reply, both, "contains") is right
+    rows = [(both, reply, False) for reply in "AB"]
+    assert labels_of(rows, "contains") == [False, True]
+
+
+@pytest.mark.parametrize("judge", [None, lambda *_: False])
+def test_letters_and_options_agree_where_an_answer_with_retrieval_stands_in(judge):
+    long = replace(INDEX, options=("8", "eight times as many as there are in " * 3))
+    for question in (replace(INDEX, options=("8", "2")), long):
+        for answer in ("B", "(B)", question.options[1]):
+            known = replace(question, answers=(answer,))
+            rows = [(known, draft, True) for draft in ("B.", question.options[1], "A", "8")]
+            assert labels_of(rows, "contains", judge) == [True, True, False, False]
+
+
+def test_a_gate_is_fitted_on_replies_as_they_are_read():
+    """Of letters alone, half of which are right."""
+    questions = [replace(CITIES[i % 2], text=f"Capital {i}?", id=f"{i}") for i in range(40)]
+    gate = GECEGate.fit(
+        questions,
+        llm=ScriptedLLM(lambda prompt: likely(prompt, "A")),
+        settings=GECESettings(scorer="product", folds=2),
+        retrieved_answers=["(B) Paris"] * 40,
+    )
+    assert (gate.report.direct_accuracy, gate.report.retrieval_accuracy) == (0.5, 0.5)
 
 
 def test_a_method_that_reads_its_replies_itself_is_left_to():

@@ -1,6 +1,7 @@
 """All three at once: what is kept is what enumeration says, of worlds in which that is known."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 
@@ -20,15 +21,16 @@ from ltrag_plugins.errors import (
 from ltrag_plugins.evaluate import LongTailRAG, LongTailSettings, cell_of, evaluate
 from ltrag_plugins.evaluate.choice import ALWAYS, Goal, Trials, Way
 from ltrag_plugins.evaluate.records import Record
-from ltrag_plugins.flow import run
+from ltrag_plugins.flow import World, run
 from ltrag_plugins.gece import GECEGate, GECESettings
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.prompts.templates import NOT_TEXT
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import Calibration, ScoreScale, SGICSettings
 from ltrag_plugins.sgic.calibrator import Calibrator
-from ltrag_plugins.types import Generation, Passage
-from tests.pipeline_parts import House, Letters, fitted, houses, settings, unlabelled
+from ltrag_plugins.types import Generation, Passage, Question
+from tests.pipeline_parts import COLOURS, House, Letters, fitted, houses, settings, unlabelled
 
 
 def test_a_gate_that_saves_searches_and_loses_nothing_is_kept():
@@ -197,6 +199,42 @@ async def test_sync_async_and_many_give_equal_answers():
     assert one.passages[0].id == "house-7"
 
 
+def test_a_calibrator_that_was_kept_has_the_encoder_that_it_cuts_by(tmp_path):
+    class Easily(House):
+        """Confused by a second passage; of many it finds none, so that no reranker is trained."""
+
+        def write(self, prompt: str) -> Generation:
+            shown = prompt.count("stands in a long street")
+            own = replace(self, reads=lambda house: shown == 1 or house % 5 == 0)
+            return House.write(own, prompt)
+
+        def _found(self, house: int, k: int) -> list[Passage]:
+            return super()._found(house, k) if k <= 3 else []
+
+    house = Easily(knows=lambda house: False, place=2)
+    rag = fitted(house, encoder=Letters(), target_accuracy=0.7)
+    assert (rag.gate, rag.ranker) == (None, None)
+    assert rag.calibration.settings.source == "encoder"
+    asked = [question.text for question in houses(8)]
+    answers = rag.answer_many(asked)
+    rag.save(tmp_path)
+    parts = {"llm": house.llm(), "retriever": house, "encoder": Letters()}
+    assert LongTailRAG.load(tmp_path, **parts).answer_many(asked) == answers
+
+
+def longest(answer: str, question: Question) -> float:
+    return float(len(answer))
+
+
+@pytest.mark.parametrize(("reward", "read"), [("f1", "f1"), ("auto", "auto"), (longest, "match")])
+def test_a_saved_pipeline_keeps_every_setting_but_a_function(reward, read, tmp_path):
+    house, plain = House(), LongTailSettings()
+    told = replace(plain, ranking=replace(plain.ranking, reward=reward))
+    LongTailRAG(World(house.llm(), house), told).save(tmp_path)
+    again = LongTailRAG.load(tmp_path, llm=house.llm(), retriever=house).settings
+    assert again == replace(told, ranking=replace(told.ranking, reward=read))
+
+
 def test_an_answer_carries_the_probability_that_it_is_wrong_and_may_be_refused():
     rag = fitted(House(reads=lambda house: house % 4 < 3))
     assert rag.knows_p_wrong
@@ -209,6 +247,8 @@ def test_an_answer_carries_the_probability_that_it_is_wrong_and_may_be_refused()
     assert (refused.refused, refused.text) == (True, "I do not know.")
     assert refused.calibrated.text == unsure.text  # what was kept back is still there
     assert not unsure.refused
+    # another limit keeps the words
+    assert strict.refusing(0.0).refusal == replace(strict.refusal, refuse_p_wrong_above=0.0)
 
 
 def test_a_model_without_token_probabilities_has_no_p_wrong_but_a_gate():
@@ -236,6 +276,53 @@ def test_a_follow_up_is_made_to_stand_alone_first():
     assert answer.text == "pink"
 
 
+class Lengths(Letters):
+    """As letters, and how long a text is."""
+
+    def encode(self, texts):
+        return np.c_[super().encode(texts), [len(text) / 100 for text in texts]].astype("float32")
+
+
+@pytest.mark.parametrize("encoder", [None, Lengths()])
+def test_what_is_fitted_sees_options_and_context_and_encodes_the_text_alone(encoder):
+    house, plain = House(place=1), House(place=1)
+    questions = [replace(one, options=COLOURS, context="A street.") for one in houses()]
+    own = settings(ranking=replace(settings().ranking, epochs=1))
+    rag = fitted(house, questions=questions, encoder=encoder, settings=own)
+    assert {prompt.count("Options: red; ") for prompt in house.model.prompts} == {1}
+    assert len(house.model.prompts) == len({*house.model.prompts})
+    assert {*house.searched} == {one.text for one in questions}
+    # this model does not mind what else stands in a prompt
+    other = fitted(plain, encoder=encoder, settings=own)
+    rights = [[row.right for row in one.report.rows] for one in (rag, other)]
+    assert rights[0] == rights[1]
+    if encoder is not None:
+        assert rag.ranker.encoder is encoder
+        np.testing.assert_array_equal(rag.ranker.head.weight, other.ranker.head.weight)
+
+
+@pytest.mark.parametrize("retrieves", ["always", "gated", "never"])
+def test_of_a_question_with_a_picture_the_words_are_read(retrieves):
+    house = House()
+    rag = replace(fitted(house), retrieves=retrieves)
+    for number in (4, 7):  # known, and to be looked up
+        text = f"What is the colour of house {number}?"
+        plain = rag.answer(text)
+        seen = len(house.model.prompts), len(house.searched)
+        for asked in (f"{NOT_TEXT}{text}", f"{text}\n{NOT_TEXT}"):
+            answer = rag.answer(asked)
+            assert answer.question == text
+            if retrieves == "gated":  # before a picture no gate says that nothing is needed
+                assert (answer.text, answer.decision.retrieve) == (COLOURS[number], True)
+            else:
+                assert answer == plain
+        history = [("human", "Tell me about house 7.")]
+        follow_up = run(rag.answering(asked, history=history), rag.world)
+        assert follow_up.question == "What is the colour of house 7?"
+        sent = [*house.model.prompts[seen[0] :], *house.searched[seen[1] :]]
+        assert NOT_TEXT not in "".join(sent)
+
+
 @pytest.mark.parametrize("retrieves", ["always", "gated", "never"])
 def test_a_turn_without_a_word_is_not_made_a_question(retrieves):
     house = House()
@@ -258,6 +345,30 @@ def test_a_fit_asks_nothing_twice(tmp_path):
     assert fitted(house, llm=kept).report.kept == rag.report.kept
     assert len(model.prompts) == asked
     assert rag.world.llm is kept
+
+
+@pytest.mark.parametrize("by", ["function", "model"])
+def test_a_fit_asks_its_judge_nothing_twice(by):
+    asked, long = Counter(), " which is a colour that a house may well have, as some say"
+
+    class Talkative(House):
+        def _said(self, text, chance, prompt):
+            painted = " as the passage says" if "painted" in prompt else " as everybody knows"
+            return super()._said(text + long + painted, chance, prompt)
+
+    def judge(question: str, answer: str, reference: str) -> bool:
+        asked[question, answer, reference] += 1
+        return answer.split()[0] == reference.split()[0]
+
+    def write(prompt: str) -> str:
+        asked[prompt] += 1
+        return "yes"
+
+    known = [replace(q, answers=(f"{q.answers[0]}{long} who lived there",)) for q in houses()]
+    judges = {"function": judge, "model": ScriptedLLM(write, name="judge")}
+    fitted(Talkative(), questions=known, correct=judges[by])
+    assert len(asked) >= 80
+    assert {*asked.values()} == {1}
 
 
 def test_questions_on_which_the_model_fails_are_left_out_and_named(caplog):

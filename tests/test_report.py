@@ -84,10 +84,17 @@ class TestGates:
         assert len(curve) == len(tried)
         assert [rate for rate, _ in curve] == sorted(rate for rate, _ in curve)
 
-    def test_a_question_without_a_decision_is_no_point_of_the_curve(self, drawn):
+    @pytest.mark.parametrize("more", [
+        {"error": "ModelFailed: late"},
+        {"decision": decision(1.0, True) | {"score": None}},  # as where the gate's model failed
+    ])  # fmt: skip
+    def test_a_question_without_a_score_of_the_gate_is_no_point_of_the_curve(self, drawn, more):
         found = cells()
-        found["single+gate"][3] = record(3, False, error="ModelFailed: late")
-        curve = self.line(drawn(found)["rate-single-2b-gate"][0], "every threshold")
+        found["single+gate"][3] = record(3, False, **more)
+        axes = {name: one for name, (one, _) in drawn(found).items()}
+        assert any("wrong: 6" in one.get_label() for one in axes["scores-gate"].patches)
+        assert any("right: 3" in one.get_label() for one in axes["scores-gate"].patches)
+        curve = self.line(axes["rate-single-2b-gate"], "every threshold")
         without = [i for i in range(10) if i != 3]
         assert curve[0] == (0.0, pytest.approx(np.mean([KNOWN[i] for i in without])))
         assert curve[-1][0] == 1.0
@@ -374,6 +381,25 @@ def test_traces_that_find_no_room_are_left_out_and_counted(tmp_path):
     assert found.questions[5]["r"][1]["n"] == 2
 
 
+def test_an_answer_shows_the_passage_of_its_own_question(tmp_path):
+    """Questions may number their passages themselves, from 0 in each."""
+    rows, shown = [], {"passages": ({"id": "0", "title": "", "score": 1.0},)}
+    for number, texts in enumerate((["a river"], ["a town", "a hill"], [])):
+        found = [{"id": str(i), "title": "", "text": text} for i, text in enumerate(texts)]
+        searched = ({"fetched": [{"query": "where?", "passages": found}]},)
+        rows.append(record(number, True, **shown, trace=searched))
+    alone = {"passages": ({"id": "1", "title": "", "score": None},)}
+    rows.append(record(3, True, **alone, trace=()))
+    listed = listing(read_run_folder(run_folder(tmp_path, {"single": rows})))
+    texts, rows = (
+        [text for *_, text in listed.passages],
+        [one["r"][0]["g"] for one in listed.questions],
+    )
+    numbers = [[texts[number] for number in row[3:]] for [row] in rows]
+    # the third question has no text of its own, and "0" is another in each of the others
+    assert numbers == [["a river"], ["a town"], [], ["a hill"]]
+
+
 def refused(folder: Path, kind, match, **more):
     before = sorted(folder.rglob("*"))
     with pytest.raises(kind, match=match):
@@ -418,7 +444,7 @@ ON = decision(0.5, True)
     ({"decision": "yes"}, "'str'"),
     ({"decision": {"retrieve": True}}, "score"),
     ({"decision": ON | {"retrieve": "yes"}}, "retrieve must be"),
-    ({"decision": ON | {"score": None}}, "score must be"),
+    ({"decision": ON | {"score": "high"}}, "score must be a number or None, got 'high'"),
     ({"decision": ON | {"probability": 1.5}}, "probability must be"),
     ({"decision": ON | {"ingredients": [1]}}, "ingredients must be"),
     ({"unheard": 1}, "unheard"),

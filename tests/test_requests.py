@@ -129,12 +129,13 @@ def test_a_failure_takes_no_other_answer_with_it(client_of, generate, tmp_path):
         prompts = [f"p{i}" for i in range(30)]
         with pytest.raises((ModelFailed, ConnectionResetError)):
             generate(kept, prompts)
-        assert rows(kept.path) == 29
+        assert rows(kept.path) == kept.misses == 29
         broken.clear()
         assert [reply.text for reply in generate(kept, prompts)] == [
             prompt.upper() for prompt in prompts
         ]
     assert sorted(asked) == sorted([*prompts, "p3"])
+    assert (kept.hits, kept.misses) == (29, 30)
 
 
 def test_one_malformed_body_among_64_costs_one_request_more(tmp_path):

@@ -104,7 +104,7 @@ async def test_a_chain_that_can_only_be_awaited_is_fitted_too():
     assert len(loops - {asyncio.get_running_loop()}) == 1  # as a client's connections have one
     [report, same] = [router.gate.report, LangChain().fit(TEXTS).gate.report]
     assert (report.retrieval_rate, report.auroc) == (same.retrieval_rate, same.auroc)
-    assert "pays" in str(report)
+    assert "50.0% retrieve, 1.000 agree" in str(report)
 
 
 class AwaitedEngine(Engine):
@@ -202,6 +202,17 @@ def test_an_output_without_an_answers_text_costs_one_question():
     with pytest.raises(InvalidInput, match="no answer's text in what the chain puts out"):
         langchain.GECERouter.fit(strange, llm=FunctionChat(knows_the_odd), questions=TEXTS)
     assert len(seen) == 1
+
+
+def test_a_shape_of_your_own_leaves_the_chains_answer_where_it_is():
+    reads = RunnableLambda(lambda text: {"answer": f"City {number(text)}", "sources": [text]})
+    shape = {"answer": lambda decision: {"answer": decision.answer, "sources": []}}
+    how = {"llm": FunctionChat(knows_the_odd), "settings": SETTINGS, "target_rate": 0.5}
+    router = langchain.GECERouter.fit(reads, questions=TEXTS, audit_rate=1.0, **shape, **how)
+    assert router.gate.report.direct_accuracy == 0.5
+    assert router.invoke(TEXTS[3]) == {"answer": "City 3", "sources": []}
+    assert router.settle()
+    assert (router.monitor.audits, router.monitor.failed) == (1, 0)
 
 
 def at_length(text: str) -> str:

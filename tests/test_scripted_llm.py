@@ -53,6 +53,15 @@ def test_a_stop_string_beyond_max_tokens_is_never_reached():
         assert cut.text == text
 
 
+@pytest.mark.parametrize(("most", "stop", "reason"), [
+    (2, ["STOP"], "length"), (9, ["STOP"], "stop"), (3, [], "length"), (4, [], None)
+])  # fmt: skip
+def test_a_text_that_was_cut_says_so(most, stop, reason):
+    llm = ScriptedLLM(lambda _: "one two STOP three")
+    [said] = llm.generate(["?"], GenerationSettings(most, stop))
+    assert said.finish_reason == reason
+
+
 def test_a_generation_is_handed_on_with_the_tokens_of_the_text_that_a_stop_leaves():
     tokens = (Token("Par", -0.1, 0.5, (("Par", -0.1),)), Token("is. No", -0.2), Token("w", -0.3))
     said = Generation("Paris. Now", tokens, 7, 3)

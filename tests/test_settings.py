@@ -89,9 +89,17 @@ def test_numbers_of_other_libraries_become_pythons_own():
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"max_tokens": 0}, "at least 1"),
-        ({"temperature": -1.0}, "temperature is -1.0"),
-        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"max_tokens": 0}, "max_tokens must be a whole number, at least 1, got 0"),
+        ({"max_tokens": "8"}, "max_tokens must be a whole number, at least 1, got '8'"),
+        ({"max_tokens": None}, "max_tokens must be a whole number, at least 1, got None"),
+        ({"max_tokens": True}, "max_tokens must be a whole number, at least 1, got True"),
+        ({"temperature": -1.0}, "temperature must be a number, at least 0, got -1.0"),
+        ({"temperature": float("nan")}, "temperature must be .* got nan"),
+        ({"temperature": np.float32("inf")}, "temperature must be .*inf"),
+        ({"temperature": None}, "temperature must be .* got None"),
+        ({"seed": 1.5}, "seed must be a whole number or None, got 1.5"),
+        ({"stop": None}, "stop must be a text, or a list of texts, got NoneType None"),
+        ({"stop": ["end", 7]}, "stop must be a text, or a list of texts, got int 7"),
         ({"stop": [""]}, "stop string is empty"),
         ({"stop": ""}, "stop string is empty"),
     ],
@@ -103,6 +111,12 @@ def test_generation_settings_out_of_range_are_refused(settings, why):
 
 def test_a_single_text_is_one_stop_string():
     assert GenerationSettings(stop="end") == GenerationSettings(stop=["end"])  # type: ignore[arg-type]
+
+
+def test_generation_settings_take_numbers_of_other_libraries():
+    found = GenerationSettings(np.int64(8), ("a",), np.float32(0.5), np.uint8(3))
+    assert found == GenerationSettings(8, ("a",), 0.5, 3)
+    assert json.dumps([found.max_tokens, found.temperature, found.seed]) == "[8, 0.5, 3]"
 
 
 def test_the_message_names_what_came_and_what_is_taken():
@@ -144,7 +158,9 @@ def test_text_is_read_as_the_field_wants_it_and_all_values_change_at_once():
     read = with_values(Everything(), ["k=8", "rate=1", "language=8", "loop.rounds=0"])
     assert (read.k, read.rate, read.language, read.loop.rounds) == (8, 1.0, "8", 0)
     assert isinstance(read.rate, float)
-    assert with_values(Everything(below=3), ["below=null"]).below is None
+    for nothing in ("null", "None"):
+        assert with_values(Everything(below=3), [f"below={nothing}"]).below is None
+    assert with_values(Everything(), ["language=None"]).language == "None"
     assert with_values(Everything(), ["seed=random"]).seed == "random"
     assert with_values(Everything(), ["sorted=False"]) == with_values(
         Everything(), ["sorted=false"]

@@ -3,16 +3,18 @@
 import copy
 import inspect
 import logging
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import get_type_hints
 
+import numpy as np
 import pytest
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 
-from ltrag_plugins.artifacts import content_hash
+from ltrag_plugins.artifacts import content_hash, json_object
 from ltrag_plugins.calibration import Platt
 from ltrag_plugins.data import digest_of
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, ModelFailed
@@ -109,6 +111,41 @@ def test_a_fit_is_saved_and_loaded_and_answers_the_same(tmp_path):
     other = ScriptedLLM(lambda prompt: "a", name="other")
     with pytest.raises(ArtifactMismatch, match="fitted on the model"):
         Calibrator.load(tmp_path, llm=other)
+
+
+class Long:
+    """Counts letters."""
+
+    name = "letters"
+
+    def encode(self, texts):
+        return np.array([[len(text), 1.0] for text in texts], dtype="float32")
+
+
+@pytest.mark.parametrize("kind", [Calibrator, InLangChain, InLlamaIndex])
+def test_a_calibration_by_an_encoder_takes_no_other(kind, tmp_path):
+    load = partial(getattr(kind, "load", None) or kind.from_pretrained, llm=model(LADDER))
+    other = Long()
+    other.name = "others"
+    settings = SGICSettings(rounds=1, source="encoder", certain_below=0)
+    mending = model([said("wrong", 0.3), said("right", 0.9)])
+    fitted = Calibrator.fit(asked(12), llm=mending, settings=settings, cut_to=(), encoder=Long())
+    assert fitted.settings.source == "encoder"
+    made = Calibrator(mending, settings=settings, encoder=Long())
+    for i, one in enumerate((fitted, made, fitted.calibration, Calibrator(mending))):
+        one.save(tmp_path / f"{i}", **({"llm": mending} if one is fitted.calibration else {}))
+    for i in range(3):
+        assert load(tmp_path / f"{i}", encoder=Long())
+        with pytest.raises(ArtifactMismatch, match="the encoder 'letters', not 'others'"):
+            load(tmp_path / f"{i}", encoder=other)
+    Calibrator.load(tmp_path / "0", llm=model(LADDER), encoder=Long()).save(tmp_path / "again")
+    assert content_hash(tmp_path / "again", "sgic") == content_hash(tmp_path / "0", "sgic")
+    # of one that reads no vectors, or does not say whose, the encoder is nobody's concern
+    assert load(tmp_path / "3", encoder=other)
+    assert load(tmp_path / "0", encoder=other, settings=SGICSettings(rounds=0))
+    replace(fitted.calibration, encoder="").save(tmp_path, llm=mending)
+    assert "encoder" not in json_object(tmp_path / "sgic.json")
+    assert load(tmp_path, encoder=other)
 
 
 def test_settings_beside_a_calibration_keep_its_scale():

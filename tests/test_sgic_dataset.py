@@ -287,6 +287,14 @@ def test_answers_are_kept_where_all_were_pruned(tmp_path):
     assert len(llm.prompts) == paid
 
 
+@pytest.mark.parametrize("wrong", [[], [0, 1, 2, 3]])
+def test_where_a_limit_left_no_round_it_is_named(wrong, tmp_path):
+    llm = scripted(lambda i, n: "wrong" if i in wrong else "right", lambda i, n: 0.5)
+    with pytest.raises(CalibrationError, match=r"no round .* max_calls=1, or max_tokens=None"):
+        build(asked(), llm, out=tmp_path, settings=replace(TWO, max_calls=1))
+    assert len(llm.prompts) == 4
+
+
 def test_a_cache_of_the_user_keeps_the_answers_instead(tmp_path):
     inner = world()
     with CachedLLM(inner, tmp_path / "mine.sqlite") as llm:
@@ -358,6 +366,7 @@ def test_a_folder_with_other_data_is_refused_with_the_difference(changed, says, 
     ({"settings": SGICSettings(rounds=0)}, InvalidInput, "rounds=0"),
     ({"settings": SGICSettings(rounds=5, source="oracle")}, InvalidInput, "oracle"),
     ({"settings": SGICSettings(rounds=5, source="relevance")}, InvalidInput, "relevance"),
+    ({"settings": SGICSettings(rounds=1, source="encoder")}, InvalidInput, "needs encoder="),
     ({"llm": None}, InvalidInput, "llm=None"),
     ({"batch": 0}, InvalidInput, "batch must be at least 1"),
 ])  # fmt: skip

@@ -557,6 +557,20 @@ def test_all_right_or_all_wrong_leaves_p_wrong_out_with_a_note(right, few):
     assert any(note.startswith(f"only {few} answers: P(wrong) is not") for note in report.notes)
 
 
+def test_a_reply_that_names_an_option_is_judged_as_that_option():
+    letters, words = (rights_as(*said) for said in (("B", "(A) wrong"), ("right", "wrong")))
+    questions = [replace(one, options=("wrong", "right")) for one in asked(40)]
+    ours, told = fit(questions, letters)
+    theirs, known = fit(asked(40), words)
+    figures_of = [[(row.em, row.f1) for row in report.variants] for report in (told, known)]
+    assert figures_of[0] == figures_of[1]
+    assert (ours.wrongness, told.kept) == (theirs.wrongness, known.kept)
+
+
+def rights_as(right, wrong):
+    return scripted(lambda i, n: right if i % 2 or n else wrong, lambda i, n: 0.4 + 0.5 * (i % 2))
+
+
 # --- what goes wrong
 
 
@@ -583,6 +597,8 @@ def test_a_failing_round_ends_the_rounds_of_its_questions_alone(which, rounds, e
     ({"samples": "many"}, InvalidInput, "samples"),
     ({"settings": {"rounds": 1}}, InvalidInput, "must be SGICSettings.*got dict"),
     ({"settings": SGICSettings(rounds=5, source="oracle")}, InvalidInput, "oracle"),
+    ({"settings": SGICSettings(rounds=1, source="encoder")}, InvalidInput, "needs encoder="),
+    ({"settings": SGICSettings(rounds=1, source="relevance")}, InvalidInput, "needs relevance="),
 ])  # fmt: skip
 def test_what_cannot_be_fitted_on_is_named_before_a_call(told, error, match):
     llm = halves()

@@ -6,8 +6,13 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from ltrag_plugins.dur import DURSettings
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.evaluate import LongTailSettings
+from ltrag_plugins.gece import GECESettings
+from ltrag_plugins.methods.shots import DURShotsSettings
 from ltrag_plugins.sgic import SGICSettings
+from ltrag_plugins.training import FinetuneSettings
 
 
 @pytest.mark.parametrize(("values", "match"), [
@@ -24,7 +29,8 @@ from ltrag_plugins.sgic import SGICSettings
     ({"least_gain": -1}, "least_gain must be a number, from 0 to 100 or None, got -1"),
     ({"temperature": 0}, "temperature must be a number, above 0"),
     ({"temperature": math.inf}, "temperature must be a number, above 0"),
-    ({"seed": None}, "seed must be a whole number, got None"),
+    ({"seed": None}, "seed must be a whole number, at least 0, got None"),
+    ({"seed": -1}, "seed must be a whole number, at least 0, got -1"),
     ({"keep_prompts": "no"}, "keep_prompts must be true or false, got 'no'"),
     ({"estimator": None}, "estimator must be a text, got None"),
     ({"estimator": "bert"}, "no estimator 'bert'; there are product, .*agreement"),
@@ -50,6 +56,23 @@ def test_settings_out_of_range_or_of_another_type(values, match):
 
 
 @pytest.mark.parametrize(
+    "kind",
+    [
+        DURSettings,
+        DURShotsSettings,
+        FinetuneSettings,
+        GECESettings,
+        LongTailSettings,
+        SGICSettings,
+    ],
+)
+def test_a_seed_that_no_generator_takes_is_refused_as_the_settings_are_made(kind):
+    assert np.random.default_rng(kind(seed=0).seed)
+    with pytest.raises(InvalidInput, match="seed must be a whole number, at least 0, got -1"):
+        kind(seed=-1)
+
+
+@pytest.mark.parametrize(
     "wrong",
     [None, "x", b"x", object(), [], {}, 1j, math.nan, (None,)],
     ids=lambda value: type(value).__name__,  # the same in every process
@@ -67,9 +90,9 @@ def test_nothing_that_is_no_value_of_a_field_ends_in_another_error(field, wrong)
 def test_numbers_of_numpy_are_numbers():
     taken = SGICSettings(
         certain_below=np.float32(20), least_gain=np.int64(1), temperature=np.float64(1),
-        seed=np.int64(-3), rounds=np.int32(2), stop=("\n", "Question:"),
+        seed=np.int64(3), rounds=np.int32(2), stop=("\n", "Question:"),
     )  # fmt: skip
-    assert (taken.certain_below, taken.seed, taken.rounds) == (20, -3, 2)
+    assert (taken.certain_below, taken.seed, taken.rounds) == (20, 3, 2)
 
 
 def test_nothing_to_look_at_is_fine_where_nobody_looks_again():

@@ -147,6 +147,16 @@ def test_the_end_of_text_token_is_counted_and_not_written(smollm2):
     assert "<|im_end|>" not in answer.text
 
 
+@pytest.mark.parametrize(("most", "stop", "reason"), [
+    (3, [], "length"), (3, ["capital"], "stop"), (8, [], "stop"), (40, ["Paris"], "stop")
+])  # fmt: skip
+def test_it_says_whether_the_text_ended_or_was_cut(smollm2, most, stop, reason):
+    # of 8 tokens the last one ends the text
+    question = ["What is the capital of France?"]
+    [answer] = write(smollm2, question, max_tokens=most, stop=stop)
+    assert answer.finish_reason == reason
+
+
 def test_a_stop_string_inside_a_token_cuts_the_token(smollm2):
     question = ["What is the capital of France?"]
     [free], [cut] = (write(smollm2, question, max_tokens=9, stop=s) for s in ([], ["pital"]))

@@ -219,6 +219,11 @@ def test_what_is_measured_costs_what_was_said(estimator, samples):
     assert [len(one.samples) for one in found] == [samples * (estimator == "agreement")] * 3
 
 
+def test_a_single_stop_string_is_one_and_not_its_letters():
+    [found], _ = ask("Neither END nor", stop="END")
+    assert found.generation.text == "Neither "
+
+
 NONE = "at least 1 sample at a temperature above 0"
 
 

@@ -87,7 +87,9 @@ def _answer(
     parts: dict[str, Any] = {"retriever": BM25Retriever(pool, engine="auto") if pool else None}
     llm, vectors = options.load_llm(model, cache=cache), options.load_encoder(encoder)
     rag = LongTailRAG.load(folder, llm=llm, encoder=vectors, **parts)
-    answer = rag.refusing(refuse_p_wrong_above).answer(question)
+    if refuse_p_wrong_above is not None:
+        rag = rag.refusing(refuse_p_wrong_above)
+    answer = rag.answer(question)
     ids = [passage.id for passage in answer.passages]
     told = {"answer": answer.text, "p_wrong": answer.p_wrong, "refused": answer.refused}
     io.show({"question": answer.question, **told, "passages": ids}, as_data)

@@ -126,6 +126,7 @@ def _build(
     pool: Opt.Pool = None,
     limit: Opt.Limit = None,
     model: Opt.Model = "embedded",
+    encoder: Opt.Encoder = "none",
     form: Annotated[
         str | None, option("Method", "direct: the baseline; filter: for FILCO.")
     ] = None,
@@ -161,6 +162,7 @@ def _build(
     # a plain prompt needs no model
     llm = options.load_llm(model, cache=cache) if corpus.form == "sgic" else None
     how: dict[str, Any] = {"settings": settings, "corpus": corpus, "batch": batch}
+    how["encoder"] = options.load_encoder(encoder)
     with io.resumable(cache or out), io.progress(Ask=None) as bar:
         dataset = training.build(found, llm, out=out, observers=[bar], **how)
     io.say(f"the training data is in {out}")

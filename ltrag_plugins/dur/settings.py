@@ -99,7 +99,7 @@ class DURSettings(Settings):
     """Share of the validation questions that training does not see. The trained head is kept unless
     the one before is better on these by more than the standard error; the number of shots is the
     one that served all questions best. 0, or fewer than 10: the trained head, K shots (paper)."""
-    seed: int = 0
+    seed: Whole = 0
     """Of the random head, the order of the questions and the draws."""
 
     def _check_together(self) -> None:

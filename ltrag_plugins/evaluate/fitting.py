@@ -5,9 +5,10 @@ counts with the tokens and seconds that it took when it was written.
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +33,7 @@ from ltrag_plugins.evaluate.run import ENDS, FlowWatch
 from ltrag_plugins.flow import Flow, Observer, World, fetch, run_many
 from ltrag_plugins.gece import labels
 from ltrag_plugins.gece.gate import GECEGate
-from ltrag_plugins.llm.base import LLM
+from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.metrics.cost import Cost
 from ltrag_plugins.prompts.templates import render_question, searching_for
@@ -135,18 +136,27 @@ def fit(
     given = [Question(one) if isinstance(one, str) else one for one in questions]
     labels.check_labelled(given, answers=False)
     _check_held_out(len(given), bench.settings.held_out)
-    llm, kept = cast("LLM", world.llm), isinstance(world.llm, CachedLLM)
+    llm = cast("LLM", world.llm)
     with (
         TemporaryDirectory() as folder,
-        nullcontext(llm) if kept else CachedLLM(llm, Path(folder) / "answers.sqlite") as cached,
+        _remembering(llm, folder) as cached,
+        _remembering(bench.judge, folder) as judge,
     ):
-        bench = replace(bench, world=replace(world, llm=cached))
+        bench = replace(bench, world=replace(world, llm=cached), judge=judge)
         pipeline = _fitted(kind(bench.world, bench.settings), bench, given, goal, on_stage)
-    gate, needs = pipeline.gate, (pipeline.ranker or pipeline.gate)
+    gate, needs = pipeline.gate, pipeline.gate or pipeline._encoder
     if gate is not None:
         gate = replace(gate, world=replace(gate.world, llm=llm))
     world = world if needs else replace(world, encoder=None)
     return replace(pipeline, world=world, gate=gate, data=digest_of(given))
+
+
+def _remembering(part: Any, folder: str) -> AbstractContextManager[Any]:
+    """The model, or the function that judges, so that it is asked nothing twice."""
+    if isinstance(part, LLM):
+        kept = isinstance(part, CachedLLM)
+        return nullcontext(part) if kept else CachedLLM(part, Path(folder) / "answers.sqlite")
+    return nullcontext(cache(part) if callable(part) else part)
 
 
 def _fitted(
@@ -291,8 +301,11 @@ def _ranker(
             if not isinstance(some, Exception) and some[0]
         ]
         if len(cases) >= _FEWEST:
-            trainer = DURTrainer(world.encoder, cast("LLM", world.llm), settings=settings.ranking)
-            return trainer.fit(None, cases, observers=bench.observers).ranker
+            encoder, llm = _TextsAlone(world.encoder, cases), cast("LLM", world.llm)
+            trainer = DURTrainer(encoder, llm, settings=settings.ranking)
+            ranker = trainer.fit(None, _spelled_out(cases), observers=bench.observers).ranker
+            ranker.encoder = world.encoder
+            return ranker
         untried["reranker"] = f"the retriever finds something for {len(cases)} questions only"
     return None
 
@@ -307,14 +320,14 @@ def _calibration(
     if len(cases) < _FEWEST:
         untried["calibrator"] = _few(len(cases))
         return None, None
-    settings = bench.settings
+    settings, encoder = bench.settings, bench.world.encoder
     calibration, report = fit_calibration(
-        cases,
+        _spelled_out(cases),
         cast("LLM", bench.world.llm),
         settings=settings.reading,
         metric="f1" if settings.gate.correct == "f1" else "em",
         cut_to=tuple(range(1, settings.k)),
-        encoder=bench.world.encoder,
+        encoder=None if encoder is None else _TextsAlone(encoder, cases),
         observers=bench.observers,
         batch=bench.batch,
     )
@@ -323,6 +336,28 @@ def _calibration(
     count = len(report.variants) - 1
     untried["calibrator"] = f"none of {count} ways to look again pays on the {len(cases)} questions"
     return calibration.scale, None
+
+
+def _spelled_out(questions: Iterable[Question]) -> list[Question]:
+    """With all that they ask in their texts, as `Bench.run` asks them."""
+    return [replace(q, text=render_question(q).strip(), context="") for q in questions]
+
+
+@dataclass(frozen=True)
+class _TextsAlone:
+    """The encoder, of questions that are spelled out by their texts alone, as in `Bench.run`."""
+
+    encoder: Encoder
+    questions: Sequence[Question]
+
+    @property
+    def name(self) -> str:
+        return self.encoder.name
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        pairs = zip(_spelled_out(self.questions), self.questions, strict=True)
+        alone = {whole.text: question.text for whole, question in pairs}
+        return self.encoder.encode([alone.get(text, text) for text in texts])
 
 
 def _with_p_wrong(bench: Bench, asked: _Asked, rows: _Rows, pipeline: _Pipeline) -> _Pipeline:

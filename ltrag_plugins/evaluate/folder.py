@@ -18,7 +18,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.artifacts import check_same, reading, replace_file, tidying, writing
+from ltrag_plugins.artifacts import check_same, path_of, reading, replace_file, tidying, writing
 from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import CellName
@@ -203,7 +203,7 @@ class Run:
 
 def read_run_folder(folder: str | Path) -> Run:
     """A run as a report shows it, with what is not there yet; nothing is written to the folder."""
-    run = RunFolder(Path(folder))
+    run = RunFolder(path_of(folder))
     body = run.read()
     if body is None:
         remedy = "Name the folder that 'ltrag evaluate --out' wrote."

@@ -17,7 +17,7 @@ from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.spec import EQ2, Cell, CellName
 from ltrag_plugins.flow import Flow, Observer, World
 from ltrag_plugins.gece.decision import Decision, Gate
-from ltrag_plugins.gece.gate import GECEGate
+from ltrag_plugins.gece.gate import GECEGate, names_of
 from ltrag_plugins.gece.models import rate_threshold
 from ltrag_plugins.gece.score import score_questions
 from ltrag_plugins.gece.settings import GECESettings
@@ -156,10 +156,11 @@ class RunGate(Settings):
         # of an older version, run.json alone says that the gate is whole
         if (folder / "gate.json").is_file() and (known or run.read() is not None):
             gate = self.load(folder, world)
-            known = {**(known or fitted_on), "target": gate.report.target}
-            wanted = {**fitted_on, "target": f"target rate {self.rate:g}"}
+            before, now = (names_of(one)["encoder"] for one in (gate.world, world))
+            known = {**(known or fitted_on), "target": gate.report.target, "encoder": before}
+            wanted = {**fitted_on, "target": f"target rate {self.rate:g}", "encoder": now}
             trouble = f"{folder} was fitted on {known.get('labelled')}, {gate.report.target}"
-            check_same(trouble, known, wanted, "Name another folder, or the same questions.")
+            check_same(trouble, known, wanted, "Name another folder, or what it was fitted with.")
             return gate
         parts |= {"encoder": world.encoder, "retriever": retriever, "target_rate": self.rate}
         gate = GECEGate.fit(labelled, **parts)

@@ -27,9 +27,9 @@ from ltrag_plugins.gece.signals import drafting
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.metrics import calibration
 from ltrag_plugins.metrics.calibration import Interval, Reliability
-from ltrag_plugins.prompts.templates import standalone
+from ltrag_plugins.prompts.templates import NOT_TEXT, standalone
 from ltrag_plugins.retrieval.base import Retriever
-from ltrag_plugins.settings import Count, Range, Settings
+from ltrag_plugins.settings import Count, Range, Settings, Whole
 from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.calibrator import Calibration, Refusal
 from ltrag_plugins.sgic.documents import check_source
@@ -64,7 +64,7 @@ class LongTailSettings(Settings):
     """Of the reranker's training; its `shots` are the most passages to read."""
     reading: SGICSettings = field(default_factory=lambda: SGICSettings(rounds=2))
     """How passages are read, and how the calibrator may look again."""
-    seed: int = 0
+    seed: Whole = 0
     """Of the split and the intervals."""
 
 
@@ -166,9 +166,9 @@ class LongTailRAG:
 
     def refusing(self, p_wrong_above: float | None, refusal: str = "") -> Self:
         """The same, keeping back answers that are wrong with a larger probability, 0 to 1, and
-        saying the refusal in their place."""
-        said = {"refusal": refusal} if refusal else {}
-        return replace(self, refusal=Refusal(None, p_wrong_above, **said))
+        saying the refusal in their place; "": the one that it has."""
+        said = refusal or self.refusal.refusal
+        return replace(self, refusal=Refusal(None, p_wrong_above, said))
 
     @classmethod
     def load(
@@ -225,8 +225,9 @@ class LongTailRAG:
         path, llm = artifacts.path_of(folder), self.world.llm
         if llm is None:
             raise InvalidInput("a pipeline needs a model: World(llm=...)")
-        own = not isinstance(self.settings.ranking.reward, str)  # a function cannot be written
-        ranking = replace(self.settings.ranking, reward="match" if own else "auto")
+        ranking = self.settings.ranking
+        if not isinstance(ranking.reward, str):  # a function cannot be written
+            ranking = replace(ranking, reward="match")
         if self.gate is not None:
             self.gate.save(path / "gate")
         if self.ranker is not None:
@@ -248,9 +249,11 @@ class LongTailRAG:
         """The flow: decide, and answer directly or from passages. A question with a `history` is
         made to stand alone first. Where the gate's model fails, the question retrieves."""
         checked(question, str, "a question", "a string")
+        if picture := NOT_TEXT * (NOT_TEXT in question):  # its words are read
+            question = question.replace(NOT_TEXT, "").strip()
         if words(question):  # an emoji is no question, and is made none
             question = yield from standalone(question, history)
-        answer = replace((yield from self._deciding(question)), question=question)
+        answer = replace((yield from self._deciding(question, picture)), question=question)
         most, p_wrong = self.refusal.refuse_p_wrong_above, answer.p_wrong
         if most is None or (p_wrong is not None and p_wrong <= most):
             return answer
@@ -275,14 +278,15 @@ class LongTailRAG:
         flows = [self.answering(question) for question in listed(questions, "questions")]
         return run_many(flows, self.world, observers=observers, batch=batch)
 
-    def _deciding(self, question: str) -> Flow[LongTailAnswer]:
+    def _deciding(self, question: str, picture: str) -> Flow[LongTailAnswer]:
         if self.retrieves == "always":
             return (yield from self._reading(question))
         if self.gate is None:
             draft = (yield from drafting(question, self.settings.gate)).draft
             return LongTailAnswer(draft.text.strip(), trace=(draft,))
         never = self.retrieves == "never"
-        decision = yield from guarded(question, self.gate, "raise" if never else "retrieve")
+        asked = question if never else question + picture
+        decision = yield from guarded(asked, self.gate, "raise" if never else "retrieve")
         if decision.retrieve and not never:
             return replace((yield from self._reading(question)), decision=decision)
         sure, trace = decision.probability, (decision.draft,)

@@ -118,7 +118,7 @@ class _Decided(Settings):
     """What a report reads of a decision."""
 
     retrieve: bool
-    score: Annotated[float, Range()]
+    score: Annotated[float, Range()] | None
     probability: Share
 
 

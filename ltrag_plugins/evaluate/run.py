@@ -12,7 +12,7 @@ from platform import python_version
 from typing import Any
 
 from ltrag_plugins import flow as requests
-from ltrag_plugins.artifacts import path_of
+from ltrag_plugins.artifacts import identity_of, path_of
 from ltrag_plugins.data import check_labelled, digest_of
 from ltrag_plugins.errors import (
     CacheUnreadable,
@@ -239,7 +239,8 @@ def evaluate(
     identity = _identity(**asked, world=world, metrics=measures)
     if not isinstance(batch, Integral) or batch < 1:
         raise InvalidInput(f"batch must be a whole number, at least 1, got {batch!r}")
-    folder = out if isinstance(out, RunFolder) else RunFolder(path_of(out).expanduser())
+    batch = int(batch)
+    folder = out if isinstance(out, RunFolder) else RunFolder(path_of(out))
     versions = {"python": python_version()}
     for name in _VERSIONED:
         with suppress(PackageNotFoundError):
@@ -342,4 +343,6 @@ def _plain(value: Any) -> Any:
     """Settings by field, for JSON; a part that is more than values stands there by its name."""
     if is_dataclass(value) and not isinstance(value, type):
         return {one.name: getattr(value, one.name) for one in fields(value)}
-    return getattr(value, "__qualname__", None) or getattr(value, "name", None) or repr(value)
+    if callable(value) and (hasattr(value, "__qualname__") or not hasattr(value, "name")):
+        return identity_of(value).removeprefix(f"{value.__module__}.")
+    return getattr(value, "name", None) or repr(value)

@@ -9,7 +9,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -49,6 +49,8 @@ class Decision:
     """The signals behind the score, by name."""
     learning: ClassVar[bool] = False
     """Whether a gate that has not learned yet decided, which retrieves for everything."""
+    history: ClassVar[Sequence[tuple[str, str]]] = ()
+    """The turns before a question that such a gate left as it was."""
 
     @property
     def answer(self) -> str:
@@ -99,12 +101,14 @@ def guarded(
     on_error: Literal["retrieve", "raise"] = "retrieve",
     *,
     history: Sequence[tuple[str, str]] = (),
+    searches: bool = False,
 ) -> Flow[Decision]:
     """As `gate.deciding`; where the model fails, a decision to retrieve that says why.
 
     A question that holds `NOT_TEXT`, or comes right after one that does, retrieves. One with a
     `history` (see `prompts.templates.standalone`) is made to stand alone first, if the gate takes
-    it for one.
+    it for one; a gate that has not learned yet does not read it, so it stays as it is unless the
+    decision's question `searches`.
 
     A model fails that cannot be reached, gives no token probabilities where the gate reads them,
     sends what cannot be used, or has its answer cut by a content filter. The decision then has an
@@ -120,12 +124,13 @@ def guarded(
     if NOT_TEXT in question:
         return _announced(_blind(question.replace(NOT_TEXT, "") or question, why))
     try:
-        if history:
-            _check_turn(question, gate)
-        question = yield from standalone(question, history)
+        turn = _check_turn(question, gate, history) if history else None
+        unread = None if searches else turn
+        if unread is None:
+            question = yield from standalone(question, history)
         if shows(history):
             return _announced(_blind(question, why))
-        decision = yield from gate.deciding(question)
+        decision = unread or (yield from gate.deciding(question))
         if getattr(decision.draft, "finish_reason", None) == "content_filter":
             raise ModelError("a content filter cut the model's answer; ask something else")
         return _announced(decision)
@@ -144,10 +149,17 @@ def shows(history: Sequence[tuple[str, str]]) -> bool:
     return NOT_TEXT in "".join([text for who, text in history if who == "human"][-1:])
 
 
-def _check_turn(question: str, gate: Gate) -> None:
-    """Raise what the gate raises of a turn before it asks anything."""
-    with closing(gate.deciding(question)) as flow, suppress(StopIteration):
-        next(flow)
+def _check_turn(question: str, gate: Gate, history: Sequence[tuple[str, str]]) -> Decision | None:
+    """Raise what the gate raises of a turn before it asks anything; the decision of one that has
+    not learned yet."""
+    with closing(gate.deciding(question)) as flow:
+        try:
+            next(flow)
+        except StopIteration as end:
+            if getattr(end.value, "learning", False):
+                object.__setattr__(end.value, "history", tuple(history))
+                return end.value
+    return None
 
 
 def _blind(question: str, why: str, *error: object) -> Decision:

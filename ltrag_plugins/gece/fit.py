@@ -199,12 +199,15 @@ def fit_outcomes(
     scores = unseen
     if unseen_gain is not None and _more_area(unseen_gain, unseen, labels.gain, settings.seed):
         scores = unseen_gain
+    by_gain, silent = scores is unseen_gain, [not e.draft.text.strip() for e in evidence]
+    scores = _with_silent_first(scores, silent)
     rate = _RATE if target_rate is None else target_rate
     if budget is not None:
         rate = target_rate = _rate_within(budget, costs)
     elif target_rate is None and target_accuracy is None and labels.mended is not None:
         target_accuracy = "always"
     if target_accuracy is None:
+        rate = rate and max(rate, float(np.mean(silent)))  # these retrieve, unless nothing does
         cut, target = rate_threshold(scores, rate), f"target rate {rate:g}"
         target = target if budget is None else f"budget {budget:g} of always retrieving's cost"
     else:
@@ -215,11 +218,12 @@ def fit_outcomes(
     retrieve = scores >= cut
     failure, own_failure = _fit_scorer(columns, labels, names, settings)
     gain, own = None, own_failure
-    if scores is unseen_gain:
+    if by_gain:
         gain, own = fit_gain(columns, labels.gain, settings.seed)
+    ranked = _with_silent_first(own, silent)
     if target_accuracy is None and abs(retrieve.mean() - rate) * len(scores) > 1:
         # folds with one right answer have no opinion, so their scores tie; the gate's own may not
-        retrieve = own >= rate_threshold(own, rate)
+        retrieve = ranked >= rate_threshold(ranked, rate)
     method, logarithm = settings.calibration, settings.scorer == "gece"
     tiers = {"text", *(SIGNALS[name].tier for name in names if name in SIGNALS)}
     fitted = FittedGate(
@@ -231,12 +235,17 @@ def fit_outcomes(
         gain=gain,
         calibrator=fit_calibrator(own_failure, labels.fails, method, logarithm=logarithm),
         # the folds' scores say how many may retrieve; only the gate's own say from where on
-        threshold=rate_threshold(own, float(retrieve.mean())),
+        threshold=rate_threshold(ranked, float(retrieve.mean())),
         quantiles=np.quantile(columns.signals, np.linspace(0, 1, 21), axis=0).T,
         scores=np.sort(own),
     )
     figures = (columns.signals, unseen, scores, retrieve)
     return fitted, _report(fitted, labels, evidence, *figures, target, target_rate, costs)
+
+
+def _with_silent_first(scores: _Scores, silent: Sequence[bool]) -> _Scores:
+    """The scores, those of empty drafts above all: they retrieve, whatever the gate says."""
+    return np.where(silent, scores.max() + 1.0, scores)
 
 
 def _rate_within(budget: float, costs: tuple[Usage, Usage] | None) -> float:

@@ -21,6 +21,7 @@ from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import SIGNALS, Evidence, OwnSignals, drafting, with_gradient_term
 from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
 from ltrag_plugins.metrics.answer import Correct, contains, f1, is_right, normalized
+from ltrag_plugins.prompts.replies import option_named
 from ltrag_plugins.prompts.templates import answer_from, judging, render_question, searching_for
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.tokenize import length
@@ -126,7 +127,8 @@ def collect(
         later[:] = labels_of([*zip(known, found, stand_in, strict=True)], settings.correct, judge)
     quality = [0.0] * len(known)
     if settings.scorer == "gece":
-        pairs = zip(drafts, known, strict=True)
+        said = map(option_named, drafts, [question.options for question in known])
+        pairs = zip(said, known, strict=True)
         quality = [quality_of(draft, q.answers, settings.quality) for draft, q in pairs]
     columns = zip(seen, right, later, quality, stand_in, strict=True)
     return [Outcome(*row) for row in columns], along, cost
@@ -192,14 +194,18 @@ def labels_of(
 ) -> list[bool]:
     """Whether each answer is right.
 
-    Accepted answers are compared by `rule`; answers with retrieval (True beside them), and those
-    longer than ten words, by the judge if they are as long and there is one, else `answers_agree`.
+    Accepted answers are compared by `rule`, see `reply_is_right`; answers with retrieval (True
+    beside them), and those longer than ten words, by the judge if they are as long and there is
+    one, else `answers_agree`.
     """
     found, asked = list[bool](), dict[int, tuple[str, str, str]]()
     for question, answer, stands_in in answered:
-        references = question.answers
-        if not _is_long(references) and not stands_in:
-            found.append(is_right(answer, references, rule))
+        if stands_in and question.options:
+            answers = (option_named(one, question.options) for one in question.answers)
+            question = replace(question, answers=tuple(answers))
+        references, options = question.answers, question.options
+        if {*references} & {*options} or not (_is_long(references) or stands_in):
+            found.append(reply_is_right(answer, question, rule))
             continue
         same = any(normalized(answer) == normalized(r) != "" for r in references)
         if judge is not None and _is_long(references) and not same and answer.strip():
@@ -209,6 +215,15 @@ def labels_of(
         for i, right in zip(asked, _judged([*asked.values()], judge), strict=True):
             found[i] = right
     return found
+
+
+def reply_is_right(reply: str, question: Question, rule: Correct) -> bool:
+    """Whether a reply is right by the rule; one that names an option, if it is an accepted one."""
+    options, answers = question.options, question.answers
+    said, accepted = option_named(reply, options), {*options} & {*answers}
+    if accepted and said in options:
+        return said in accepted
+    return is_right(said, answers, rule)
 
 
 def _judged(cases: Sequence[tuple[str, str, str]], judge: _Judge) -> list[bool]:

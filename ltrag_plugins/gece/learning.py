@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from statistics import median
@@ -45,6 +45,7 @@ from ltrag_plugins.gece.signals import (
 from ltrag_plugins.gece.store import DecisionStore
 from ltrag_plugins.llm.base import LLM, Encoder, Shared
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.prompts.templates import standalone
 from ltrag_plugins.types import Generation, Question
 
 _GROWTH = 1.5  # how much larger a sample is fitted on again
@@ -62,13 +63,14 @@ _logger = logging.getLogger(__name__)
 class _Learned(Decision):
     """With what the next fit wants to know; no fields, as these are put out with a decision."""
 
-    __slots__ = ("evidence", "gate", "learning")
+    __slots__ = ("evidence", "gate", "history", "learning")
 
     @classmethod
     def of(cls, decision: Decision, gate: int, evidence: Evidence | None = None) -> "_Learned":
         """The same decision, of a gate by number."""
         made = cls(**{field.name: getattr(decision, field.name) for field in fields(Decision)})
-        for name, value in {"gate": gate, "evidence": evidence, "learning": not evidence}.items():
+        more = {"gate": gate, "evidence": evidence, "learning": not evidence, "history": ()}
+        for name, value in more.items():
             object.__setattr__(made, name, value)
         return made
 
@@ -133,12 +135,37 @@ class LearningGate(Shared):
                 "those, or another file"
             )
         self.store.note("warm up", f"{warm_up}")
+        self._begin_anew_if_changed()
         self._busy, self._seen, self._handled = threading.Lock(), 0, 0
         self._at_work: tuple[GECEGate | None, int] = None, -1  # one value, as threads read it
         self._looked = -math.inf
         self.off: bool = False
         """Whether it has stopped learning; see `switch`."""
         self.refresh()
+
+    def _begin_anew_if_changed(self) -> None:
+        """Drafts of other settings are no sample of these; other targets want a fit at once."""
+        made, number = self._settings, self.store.newest
+        parts = (made.prompt, made.max_tokens, made.stop, made.samples, made.temperature)
+        told = (
+            artifacts.digest([*parts, sorted(self._signals)]),
+            artifacts.digest([*self._how.values()]),
+        )
+        for name, ours in zip(("drafts by", "fits by"), told, strict=True):
+            before = self.store.fact(name)
+            self.store.note(name, ours)
+            if before in (None, ours):
+                continue
+            if name == "fits by":
+                self.store.note(f"through {self.store.since(number)}", "0")
+            else:
+                _logger.warning(
+                    "%s was begun with another prompt, another length or number of drafts, or "
+                    "other signals, so learning begins anew: everything retrieves until there is "
+                    "a new gate",
+                    self.store.path,
+                )
+                number = self.store.add_gate(None, self._clock())
 
     @property
     def report(self) -> FitReport | None:
@@ -165,9 +192,9 @@ class LearningGate(Shared):
         evidence = yield from gate.gathering(question)
         return _Learned.of(gate.judge(evidence), number, evidence)
 
-    def draft(self, question: str) -> Evidence:
-        """What a gate reads, of a question that nothing was drafted for."""
-        vectors = self.world.encoder is not None
+    def draft(self, question: str, history: Sequence[tuple[str, str]] = ()) -> Evidence:
+        """What a gate reads, of a question that nothing was drafted for, made to stand alone."""
+        question, vectors = run(standalone(question, history), self.world), bool(self.world.encoder)
         flow = drafting(question, self._settings, vectors=vectors, own=self._signals)
         began, evidence = time.perf_counter(), run(flow, self.world)
         took = time.perf_counter() - began
@@ -226,7 +253,6 @@ class LearningGate(Shared):
                 self._fit(since)
         finally:
             self.store.note("fitting", "")
-            self.store.prune()
             self.refresh(now=True)
 
     def _is_spent(self) -> bool:
@@ -238,7 +264,7 @@ class LearningGate(Shared):
 
     def _fit(self, since: int) -> None:
         with TemporaryDirectory() as place:
-            folder = Path(place)
+            folder, through = Path(place), self.store.last
             how = self._how | {"names": names_of(self.world)}
             artifacts.write(folder, "how", how, format=1)
             if self._fit_here:
@@ -246,7 +272,7 @@ class LearningGate(Shared):
             else:
                 self._fit_elsewhere(since, folder)
             size, why = json.loads((folder / _SAID).read_text())
-            self.store.note(f"tried {since}", f"{size}")
+            self.store.note(f"through {since}", f"{through}")
             self.store.note(f"waits {since}", why)
             if why:
                 _logger.info("no gate on %d questions: %s", size, why)
@@ -273,22 +299,29 @@ class LearningGate(Shared):
 
 def stored_monitor(store: DecisionStore, **counts: int) -> Monitor:
     """How the newest gate in a store does, or how far learning is."""
-    number, gate = store.newest, SimpleNamespace()
-    with store.gate(number) as folder:
-        if folder is not None:
-            parts, _ = read_gate(folder)
-            gate = SimpleNamespace(fitted=parts["gate"], report=parts["report"])
-    found = monitor(store.records(number, LATEST), gate, **counts)
+    number, learned = store.newest, bool(store.fact("warm up"))
+    parts = _newest_gate(store)
+    gate = SimpleNamespace(fitted=parts.get("gate"), report=parts.get("report"))
+    found = monitor(store.records(number, LATEST), gate, learned=learned, **counts)
     state, since = found.state, store.since(number)
-    if folder is None and store.fact("warm up"):
+    if learned and not parts:
         state = f"learning: {store.sample_size(since)} of {_due(store, since)} questions compared"
         state = "; ".join(filter(None, [state, store.fact(f"waits {since}")]))
     return replace(found, state=state + ("; switched off" if store.fact("off") else ""))
 
 
+def _newest_gate(store: DecisionStore) -> dict[str, Any]:
+    """The parts of it; nothing where there is none."""
+    with store.gate(store.newest) as folder:
+        return {} if folder is None else read_gate(folder)[0]
+
+
 def _due(store: DecisionStore, since: int) -> int:
-    """Questions in the sample at which to fit next."""
-    tried = int(store.fact(f"tried {since}") or 0)
+    """Questions in the sample at which to fit next. Those of the latest fit count as far as they
+    are still kept, so that a full store is fitted on again too."""
+    tried = int(store.fact(f"tried {since}") or 0)  # of older versions
+    if through := store.fact(f"through {since}"):
+        tried = store.sample_size(since, int(through))
     return max(int(store.fact("warm up") or 0), math.ceil(_GROWTH * tried))
 
 
@@ -312,6 +345,9 @@ def fit_stored(
     parts: dict[str, Any] = {name: how[name] for name in ("settings", "frequencies")}
     if cost is not None:
         took = [o.evidence.draft.seconds for o in outcomes if o.evidence.draft.seconds is not None]
+        if not took:  # those before the first gate alone were timed
+            known = getattr(_newest_gate(store).get("report"), "gate_cost", None)
+            took = [known.seconds] if known and known.seconds is not None else []
         parts["costs"] = (Usage.of(drafts, median(took) if took else None), cost)
     said, names = "", how["names"]
     encoder: Any = names["encoder"] and SimpleNamespace(name=names["encoder"])

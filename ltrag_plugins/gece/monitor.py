@@ -75,7 +75,8 @@ class Monitor:
     agreement: Interval | None
     """Share of the direct answers that agree with the chain's, estimated from the audits."""
     promised: Interval | None
-    """The same at the fit (share of right answers, where some were accepted)."""
+    """The same at the fit (share of right answers, where some were accepted: audits, which know no
+    accepted ones, are then not held against it)."""
     skipped: int = 0
     """Comparisons that were left out by this process, as too many were waiting."""
     failed: int = 0
@@ -109,18 +110,18 @@ class Monitor:
         return "\n".join(f"{name:<24} {value}" for name, value in rows.items())
 
 
-def monitor(records: Sequence[Any], gate: Any, **counts: int) -> Monitor:
+def monitor(records: Sequence[Any], gate: Any, *, learned: bool = False, **counts: int) -> Monitor:
     """Judge a gate by its decisions (`Watched`, oldest first); `gate` has its `fitted` and `report`
-    where they are known."""
+    where they are known. One `learned` at work saw each question once, so it is judged likewise."""
     require("fit")
     report, fitted = (getattr(gate, name, None) for name in ("report", "fitted"))
     scores = np.array([r.score for r in records if math.isfinite(r.score)])
     known = np.asarray(getattr(fitted, "scores", ()))
     rate = getattr(report, "retrieval_rate", None)
     audited = [r for r in records if not r.retrieve and r.agrees is not None and r.chance > 0]
-    audits = [bool(r.agrees) for r in audited], [r.chance for r in audited]
-    agreement = estimated(*audits)
+    agreement = _agreement(audited)
     promised = getattr(report, "kept_accuracy", None)
+    compared = _once if learned else list
     end = len(records) - len(records) % WINDOW
     last = records[max(0, end - WINDOW) : end]
     share = float(np.mean([r.retrieve for r in last])) if last else None
@@ -128,17 +129,23 @@ def monitor(records: Sequence[Any], gate: Any, **counts: int) -> Monitor:
     if len(records) < WINDOW:
         state = f"too early: {len(records)} of {WINDOW} decisions"
     elif len(known):
-        told, stability, ks_p = _moved(last, records[: end - WINDOW], fitted, report)
+        first, second = (compared(records[: end - n * WINDOW]) for n in (1, 2))
+        told, stability, ks_p = _moved(compared(last), first, fitted, report)
         if told:
-            before = records[end - 2 * WINDOW : end - WINDOW] if end > WINDOW else ()
-            still = before and _moved(before, records[: end - 2 * WINDOW], fitted, report)[0]
+            before = compared(records[end - 2 * WINDOW : end - WINDOW] if end > WINDOW else ())
+            still = before and _moved(before, second, fitted, report)[0]
             state = f"{'fit again' if still else 'drifting'}: {told}"
     # asked again with every audit, so that chance has to be ruled out as by the tests
-    surely = agreement and estimated(*audits, level=1 - _CHANCE)
-    least = promised.low - 1e-9 if promised else -1.0  # where all agreed, rounding says less
-    if agreement and surely and promised and surely.high < least:
-        told = f"{agreement.value:.0%} of the direct answers agree, {promised.value:.0%} at the fit"
-        state = f"fit again: {told}"
+    surely = _agreement(compared(audited), 1 - _CHANCE)
+    if report and surely and promised and rate and getattr(report, "agreement", 0) == 1:
+        kept = max(1, round((1 - rate.value) * report.questions))
+        # where all agreed, the bootstrap knows nothing else
+        least = min(promised.low, wilson_interval(promised.value, kept).low) - 1e-9
+        if surely.high < least:
+            told = (
+                f"{surely.value:.0%} of the direct answers agree, {promised.value:.0%} at the fit"
+            )
+            state = f"fit again: {told}"
     points = [0.05, 0.25, 0.5, 0.75, 0.95]
     return Monitor(
         state=state,
@@ -170,6 +177,15 @@ def estimated(
     weights = 1 / np.array(chances, dtype=float)
     share = float(np.dot(weights, np.array(agrees, dtype=float)) / weights.sum())
     return wilson_interval(share, float(weights.sum() ** 2 / (weights**2).sum()), level)
+
+
+def _agreement(audited: Sequence[Any], level: float = 0.95) -> Interval | None:
+    return estimated([bool(r.agrees) for r in audited], [r.chance for r in audited], level)
+
+
+def _once(records: Sequence[Any]) -> list[Any]:
+    """The latest decision of each question."""
+    return [*{r.question or r.id: r for r in records}.values()]
 
 
 def _moved(
@@ -360,7 +376,9 @@ class Watch(Shared):
         counts = {"failed": self._failed + background.failed, "skipped": background.skipped}
         if self._learner is not None:
             return self._learner.monitor(**counts)
-        return monitor(self._store.records(self._number, LATEST), self.gate, **counts)
+        return monitor(
+            self._store.records(self._number, LATEST), self.gate, learned=False, **counts
+        )
 
     def savings(self, price: float | None) -> Savings:
         """What the decisions of this process saved; see `savings_of`."""
@@ -383,13 +401,15 @@ class Watch(Shared):
         try:
             evidence = getattr(decision, "evidence", None)
             if self._learner is not None and evidence is None:
-                evidence = self._learner.draft(decision.question)
-            draft = (decision if evidence is None else evidence).draft.text.strip()
+                evidence = self._learner.draft(decision.question, decision.history)
+                record = replace(record, question=question_digest(evidence.question))
+            read = decision if evidence is None else evidence
+            draft = read.draft.text.strip()
             with self._lock:
                 self._audits += not decision.retrieve
             if not (answer := retrieved().strip()):
                 return  # the chain found nothing to say
-            agrees = agreeing(decision.question, draft, answer, self._correct)
+            agrees = agreeing(read.question, draft, answer, self._correct)
             self._store.compared(replace(record, agrees=agrees), evidence, cost)
         except BaseException as error:  # of the user's chain or model; it ends no thread of ours
             with self._lock:

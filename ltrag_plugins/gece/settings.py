@@ -76,7 +76,7 @@ class GECESettings(Settings):
     """Cross-validation folds behind the report, the threshold and the calibration."""
     max_words: Count = 2000
     """Longest question, in words; a longer one raises `PromptTooLong`."""
-    seed: int = 0
+    seed: Whole = 0
     """Seed of the folds, the bootstrap, the trees and the samples."""
 
     def _check_together(self) -> None:

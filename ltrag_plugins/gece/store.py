@@ -49,7 +49,8 @@ class DecisionStore(SQLiteFile):
     """
 
     def add(self, records: Sequence[Watched]) -> None:
-        """Keep decisions, in one transaction; those that are there stay."""
+        """Keep decisions, in one transaction; those that are there stay, but for the oldest where
+        there are too many."""
         names = _COLUMNS.split(", ")
         rows = [
             (*(getattr(r, name) for name in names), json.dumps(dict(r.signals), default=float))
@@ -58,6 +59,8 @@ class DecisionStore(SQLiteFile):
         query = f"INSERT OR IGNORE INTO decisions ({_COLUMNS}, signals) VALUES (?{', ?' * 9})"
         with self._writing() as connection:
             connection.executemany(query, rows)
+            last = "(SELECT MAX(rowid) FROM decisions)"
+            connection.execute(f"DELETE FROM decisions WHERE rowid <= {last} - ?", (_MOST,))
 
     def compared(
         self, record: Watched, evidence: Evidence | None = None, cost: Usage | None = None
@@ -74,8 +77,9 @@ class DecisionStore(SQLiteFile):
                 text = json.dumps([evidence.question, draft, samples, dict(evidence.extra)])
             used = cost and json.dumps(astuple(cost))
             connection.execute(
-                "UPDATE decisions SET agrees = ?, evidence = ?, vectors = ?, cost = ? WHERE id = ?",
-                (record.agrees, text, vectors, used, record.id),
+                "UPDATE decisions SET question = ?, agrees = ?, evidence = ?, vectors = ?, "
+                "cost = ? WHERE id = ?",
+                (record.question, record.agrees, text, vectors, used, record.id),
             )
 
     def records(self, gate: int, most: int) -> list[Watched]:
@@ -86,11 +90,17 @@ class DecisionStore(SQLiteFile):
             rows = connection.execute(query, (gate, most)).fetchall()
         return [_record(*row) for row in reversed(rows)]
 
-    def sample_size(self, since: int) -> int:
-        """How many questions `sample` knows."""
-        query = f"SELECT COUNT(DISTINCT question) FROM decisions WHERE {_FAIR}"
+    @property
+    def last(self) -> int:
+        """Number of the latest decision."""
         with self._connection() as connection:
-            return connection.execute(query, (since,)).fetchone()[0]
+            return connection.execute("SELECT COALESCE(MAX(rowid), 0) FROM decisions").fetchone()[0]
+
+    def sample_size(self, since: int, through: int = 2**62) -> int:
+        """How many questions `sample` knows, by decisions up to this one."""
+        query = f"SELECT COUNT(DISTINCT question) FROM decisions WHERE {_FAIR} AND rowid <= ?"
+        with self._connection() as connection:
+            return connection.execute(query, (since, through)).fetchone()[0]
 
     def sample(self, since: int, most: int) -> tuple[list[Outcome], Usage | None]:
         """A fair sample of the questions since a gate, the latest, with what a chain's answer cost
@@ -175,12 +185,6 @@ class DecisionStore(SQLiteFile):
                 return False
             connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
             return True
-
-    def prune(self) -> None:
-        """Let the oldest decisions go where there are too many."""
-        with self._writing() as connection:
-            last = "(SELECT MAX(rowid) FROM decisions)"
-            connection.execute(f"DELETE FROM decisions WHERE rowid <= {last} - ?", (_MOST,))
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:

@@ -24,6 +24,7 @@ from ltrag_plugins.prompts.templates import standalone
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument
 from ltrag_plugins.sgic.calibrator import Calibration, Calibrator, CalibratorOptions
 from ltrag_plugins.sgic.loop import checked_question
+from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Passage
 from ltrag_plugins.uncertainty import AGREEMENT
 
@@ -182,7 +183,7 @@ class SGICCalibrator(Component):
         if isinstance(asked, Exception):
             raise asked
         question = asked.question.replace(NOT_TEXT, "").strip()  # of a picture it reads the words
-        if asked.history:
+        if asked.history and words(question):  # an emoji is no question, and is made none
             question = (yield from standalone(question, asked.history)).strip()
         entries, in_node = entries_of(value), in_graph(config)
         documents = entries.get(self.documents_key)

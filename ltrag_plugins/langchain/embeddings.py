@@ -8,6 +8,7 @@ from langchain_core.embeddings import Embeddings
 
 from ltrag_plugins.errors import checked
 from ltrag_plugins.flow import wrap_provider_errors
+from ltrag_plugins.gece.signals import embedded_rows, texts_to_embed
 from ltrag_plugins.langchain.model import model_name
 from ltrag_plugins.llm.base import Encoder, encoder_name
 
@@ -47,22 +48,22 @@ class LangChainEncoder:
         return encoder_name(self._embeddings, name)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """One row per text, float32, shape (texts, dim); no texts, shape (0, 0).
+        """One row per text, float32, shape (texts, dim); no texts, shape (0, 0). A blank text is
+        not sent, and its row is of zeros.
 
         Raises:
             ModelFailed: the embeddings' own call raised; its exception is the cause.
         """
         with wrap_provider_errors("encoder"):
-            return _table(self._embeddings.embed_documents(list(texts)) if texts else [])
+            some = texts_to_embed(texts)
+            return embedded_rows(texts, self._embeddings.embed_documents(some) if some else [])
 
     async def aencode(self, texts: Sequence[str]) -> np.ndarray:
         """As `encode`, by the embeddings' own async call (of LangChain's: a thread)."""
         with wrap_provider_errors("encoder"):
-            return _table(await self._embeddings.aembed_documents(list(texts)) if texts else [])
-
-
-def _table(rows: list[list[float]]) -> np.ndarray:
-    return np.asarray(rows, dtype=np.float32).reshape(len(rows), -1 if rows else 0)
+            some = texts_to_embed(texts)
+            found = await self._embeddings.aembed_documents(some) if some else []
+            return embedded_rows(texts, found)
 
 
 def encoder_of(encoder: Encoder | Embeddings) -> Encoder:

@@ -104,7 +104,8 @@ def output_text(output: Any, key: Any = None) -> str:
     if isinstance(output, str | BaseMessage):
         return output if isinstance(output, str) else str(output.text)
     entries = entries_of(output)
-    for name in ("messages", *ANSWER_KEYS) if key in (None, *_FORMS) else (key,):
+    unnamed = not isinstance(key, str) or key in _FORMS
+    for name in ("messages", *ANSWER_KEYS) if unnamed else (key,):
         if (found := entries.get(name)) is not None:
             return output_text(found[-1] if name == "messages" and found else found)
     raise InvalidInput(

@@ -59,9 +59,12 @@ _logger = logging.getLogger(__name__)
 _OnError = Literal["retrieve", "raise"]
 
 
-def _gate_step(gate: DecidingGate, asking: Asking, on_error: _OnError) -> FlowRunnable:
+def _gate_step(
+    gate: DecidingGate, asking: Asking, on_error: _OnError, *, searches: bool = False
+) -> FlowRunnable:
     """Question in, verdict out; a run named GECEGate, the model's runs its children."""
-    flow = partial(guarded, gate=checked_gate(gate, on_error), on_error=on_error)
+    deciding = {"gate": checked_gate(gate, on_error), "on_error": on_error, "searches": searches}
+    flow = partial(guarded, **deciding)
     return FlowRunnable(flow, gate.world, asking, _Verdict, "GECEGate")
 
 
@@ -712,4 +715,4 @@ class GECERetriever(BaseRetriever):
 
     @property
     def _gate(self) -> FlowRunnable:
-        return _gate_step(self.gate, Asking(condense=self.condense), self.on_error)
+        return _gate_step(self.gate, Asking(condense=self.condense), self.on_error, searches=True)

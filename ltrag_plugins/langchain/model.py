@@ -341,7 +341,8 @@ class LtragLLM(BaseLLM):
     def _with(self, kwargs: dict[str, Any]) -> Self:
         """A copy that identifies itself by the settings of a call too."""
         copy = self.model_copy()
-        copy._asked = {name: kwargs[name] for name in _CALL_SETTINGS if name in kwargs}
+        asked = {name: kwargs.get(name) for name in _CALL_SETTINGS}
+        copy._asked = {name: value for name, value in asked.items() if value is not None}
         return copy
 
     def _generate(
@@ -360,4 +361,6 @@ class LtragLLM(BaseLLM):
         if unknown := sorted(set(kwargs) - set(_CALL_SETTINGS)):
             takes = "it takes max_tokens, temperature, stop, seed."
             raise InvalidInput(f"LtragLLM was called with {unknown}; {takes}")
-        return ask(*prompts, **{"max_tokens": self.max_tokens, "stop": stop or (), **kwargs})
+        given = {"stop": stop, **kwargs}
+        given = {name: value for name, value in given.items() if value is not None}
+        return ask(*prompts, **{"max_tokens": self.max_tokens, **given})

@@ -207,9 +207,13 @@ class SGICEvaluator(NoPrompts, BaseEvaluator):
             raise InvalidInput(f"there is no response to evaluate in {response!r:.40}; {remedy}")
         metadata = response.metadata or {}
         known, gated = metadata.get(_KEY), metadata.get("gece")
+        whole = metadata.get("longtail") or {}  # a pipeline's, which may keep a draft back
         said = getattr(response, "response", None) or getattr(response, "response_txt", None)
-        if known is None and isinstance(gated, dict) and gated.get("retrieve") is False:
-            known = {"score": 100 * gated["probability"], "refused": False}
+        p_wrong = whole.get("p_wrong")
+        if not whole and isinstance(gated, dict) and gated.get("retrieve") is False:
+            p_wrong = gated["probability"]
+        if known is None and p_wrong is not None:
+            known = {"score": 100 * p_wrong, "refused": whole.get("refused", False)}
         if not isinstance(known, dict) or "score" not in known:
             raise InvalidInput(
                 f"this response carries no uncertainty: metadata[{_KEY!r}] is {known!r:.60}. Let "

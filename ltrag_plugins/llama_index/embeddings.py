@@ -13,6 +13,7 @@ from pydantic import PrivateAttr
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import wrap_provider_errors
+from ltrag_plugins.gece.signals import embedded_rows, texts_to_embed
 from ltrag_plugins.llm.base import Encoder, encoder_name
 
 _CALLS = {f"{a}get_text_embedding{s}" for a in ("_", "_a") for s in ("", "s")}
@@ -78,13 +79,15 @@ class LlamaIndexEncoder:
         return encoder_name(self._embedding, name)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """One row per text, float32; shape (0, 0) for no texts.
+        """One row per text, float32; shape (0, 0) for no texts. A blank text is not sent, and its
+        row is of zeros.
 
         Raises:
             ModelFailed: the model's own call raised; its exception is the cause.
         """
         with wrap_provider_errors("encoder"):
-            return _table(self._embedding.get_text_embedding_batch(list(texts)))
+            found = self._embedding.get_text_embedding_batch(texts_to_embed(texts))
+            return embedded_rows(texts, found)
 
     async def aencode(self, texts: Sequence[str]) -> np.ndarray:
         """As `encode`, by the model's own async call; a model that has none encodes in a thread."""
@@ -93,11 +96,8 @@ class LlamaIndexEncoder:
         if not next(filter(None, kinds)) - {"_get_text_embedding", "_get_text_embeddings"}:
             return await asyncio.to_thread(self.encode, texts)
         with wrap_provider_errors("encoder"):
-            return _table(await self._embedding.aget_text_embedding_batch(list(texts)))
-
-
-def _table(rows: list[list[float]]) -> np.ndarray:
-    return np.asarray(rows, dtype=np.float32).reshape(len(rows), len(rows[0]) if rows else 0)
+            found = await self._embedding.aget_text_embedding_batch(texts_to_embed(texts))
+            return embedded_rows(texts, found)
 
 
 def encoder_of(encoder: Encoder | BaseEmbedding | None) -> Encoder:

@@ -131,7 +131,10 @@ class LlamaIndexLLM(RequestLLM):
             parts.append(f"keywords={','.join(sent)}")
         sent = {"model", "model_name", *self._keywords.values()}
         sent |= set() if self._logprobs is None else {"logprobs", "top_logprobs"}
-        if fixed := fixed_arguments(self._llm, without=sent):
+        fixed = fixed_arguments(self._llm, without=sent)
+        if self._llm.class_name() == "Ollama_llm":  # which cuts prompts there
+            fixed["context_window"] = self._llm.metadata.context_window
+        if fixed:
             parts.append(f"fixed={fixed_digest(fixed)}")
         return ":".join(parts)
 

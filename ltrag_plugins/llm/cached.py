@@ -31,6 +31,7 @@ from ltrag_plugins.llm.store import SQLiteFile
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 _AT_ONCE = 64  # prompts that a model is asked in one call, and so the most a failure loses
+_TEXTS_AT_ONCE = 512  # likewise of an encoder, which sorts and batches them itself
 
 
 class _Kept(SQLiteFile, ABC):
@@ -125,7 +126,7 @@ class CachedLLM(_Kept):
         super().__init__(llm, path)
         self.llm = llm
         self.hits = self.misses = 0
-        """Answers that were there; those that the model was asked for."""
+        """Answers that were there when they were asked for; those that the model gave."""
         self._counting = threading.Lock()
         self._one_by_one = bool(getattr(llm, "one_by_one", False))
         # of the object, not the class: it claims what its model can do, and no more
@@ -156,8 +157,9 @@ class CachedLLM(_Kept):
             CacheUnreadable: the file was damaged or cannot be written any more.
         """
         if settings.temperature > 0 and settings.seed is None:
-            self._count(prompts, [prompts])
-            return self.llm.generate(prompts, settings)
+            found = self.llm.generate(prompts, settings)
+            self._count(misses=len(found))
+            return found
         ask = partial(self._model.generate, settings=settings)
         keys = _keys(self.name, prompts, settings)
         return self._answered(prompts, keys, ask, self._one_by_one)
@@ -170,8 +172,9 @@ class CachedLLM(_Kept):
         if isinstance(self.llm, AsyncLLM):
             ask = self.llm.agenerate
         if settings.temperature > 0 and settings.seed is None:
-            self._count(prompts, [prompts])
-            return await ask(prompts, settings)
+            found = await ask(prompts, settings)
+            self._count(misses=len(found))
+            return found
         keys = _keys(self.name, prompts, settings)
         known, parts = await asyncio.to_thread(self._known, prompts, keys, self._one_by_one)
         for part in parts:
@@ -181,7 +184,6 @@ class CachedLLM(_Kept):
                 continue
             fresh = await ask(asked, settings)
             known |= await asyncio.to_thread(self._keep, part, fresh, perf_counter() - start)
-        self._count(keys, parts)
         return [known[key] for key in keys]
 
     def _score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
@@ -214,7 +216,6 @@ class CachedLLM(_Kept):
                 ask(some, done=partial(self._keep_one, list(part), known))
                 continue
             known |= self._keep(part, ask(some), perf_counter() - start)
-        self._count(keys, parts)
         return [known[key] for key in keys]
 
     def _known(
@@ -232,6 +233,7 @@ class CachedLLM(_Kept):
             if not calls or len(calls[-1]) + len(some) > most:
                 calls.append(set())
             calls[-1] |= some
+        self._count(hits=len(keys) - sum(map(len, calls)))
         return known, [{key: by_key[key] for key in by_key if key in call} for call in calls]
 
     def _keep_one(
@@ -242,6 +244,7 @@ class CachedLLM(_Kept):
     def _keep(
         self, part: Collection[bytes], fresh: Sequence[Generation], seconds: float
     ) -> dict[bytes, Generation]:
+        self._count(misses=len(fresh))
         if len(fresh) != len(part):
             why = f"{self.name} gave {len(fresh)} generations for {len(part)} prompts"
             raise ModelError(f"{why}; a model gives one for each. Nothing was kept.")
@@ -255,10 +258,9 @@ class CachedLLM(_Kept):
         self._put(answers)
         return answers
 
-    def _count(self, asked: Sequence[Any], parts: Sequence[Sequence[Any] | Mapping]) -> None:
-        misses = sum(map(len, parts))
+    def _count(self, hits: int = 0, misses: int = 0) -> None:
         with self._counting:
-            self.hits += len(asked) - misses
+            self.hits += hits
             self.misses += misses
 
 
@@ -280,6 +282,9 @@ class CachedEncoder(_Kept):
     """An encoder whose vectors are kept in a SQLite file, by encoder name and text. Many threads
     and processes may share the file; it is never overwritten.
 
+    The encoder is asked for at most 512 texts at a time, written in one transaction. Where it has
+    an async call (`aencode`), so has this.
+
     Args:
         encoder: the encoder; its `name` must tell its weights from others'.
         path: the SQLite file; made, with its folder, where there is none.
@@ -290,32 +295,61 @@ class CachedEncoder(_Kept):
     def __init__(self, encoder: Encoder, path: str | os.PathLike[str]) -> None:
         super().__init__(encoder, path)
         self.encoder = encoder
+        if hasattr(encoder, "aencode"):
+            self.aencode = self._aencode
 
     def encode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
         """One row per text, in the order of the texts."""
         if not texts:
             return self.encoder.encode([])
+        keys, known, parts = self._known(texts)
+        for part in parts:
+            known = self._keep(part, self.encoder.encode(list(part.values())), known)
+        return np.stack([known[key] for key in keys])
+
+    async def _aencode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
+        """As `encode`, by the encoder's own async call; the file is used off the event loop."""
+        if not texts:
+            return await self._model.aencode([])
+        keys, known, parts = await asyncio.to_thread(self._known, texts)
+        for part in parts:
+            rows = await self._model.aencode(list(part.values()))
+            known = await asyncio.to_thread(self._keep, part, rows, known)
+        return np.stack([known[key] for key in keys])
+
+    def _known(
+        self, texts: Sequence[str]
+    ) -> tuple[list[bytes], dict[bytes, np.ndarray], list[dict[bytes, str]]]:
+        """The texts' keys, the vectors that are there, and the calls to make for the rest."""
         keys = [_key("encode", self.name, text) for text in texts]
-        known, fresh = self._get(keys), dict[bytes, np.ndarray]()
+        known = self._alike(self._get(keys))
         missing = {k: text for k, text in zip(keys, texts, strict=True) if k not in known}
-        if asked := list(missing.values()):
-            rows = np.asarray(self.encoder.encode(asked), dtype=np.float32)
-            if len(rows) != len(asked):
-                raise ModelError(f"{self.name} gave {len(rows)} vectors for {len(asked)} texts")
-            if not (sound := np.isfinite(rows).all(axis=1)).all():
-                text = asked[int(sound.argmin())]
-                raise ModelError(f"{self.name} gave NaN or infinity for {text[:40]!r}; none kept")
-            fresh = dict(zip(missing, rows, strict=True))
-        known |= fresh
+        rest, starts = [*missing.items()], range(0, len(missing), _TEXTS_AT_ONCE)
+        return keys, known, [dict(rest[start : start + _TEXTS_AT_ONCE]) for start in starts]
+
+    def _keep(
+        self, part: Mapping[bytes, str], given: Any, known: dict[bytes, np.ndarray]
+    ) -> dict[bytes, np.ndarray]:
+        """The vectors that are there once these are."""
+        rows, asked = np.asarray(given, dtype=np.float32), list(part.values())
+        if len(rows) != len(asked):
+            raise ModelError(f"{self.name} gave {len(rows)} vectors for {len(asked)} texts")
+        if not (sound := np.isfinite(rows).all(axis=1)).all():
+            text = asked[int(sound.argmin())]
+            raise ModelError(f"{self.name} gave NaN or infinity for {text[:40]!r}; none kept")
+        fresh = dict(zip(part, rows, strict=True))
+        known = self._alike(known | fresh)
+        self._put(fresh)
+        return known
+
+    def _alike(self, known: dict[bytes, np.ndarray]) -> dict[bytes, np.ndarray]:
         if len(lengths := set(map(len, known.values()))) > 1:
             raise CacheUnreadable(
                 f"the vectors of {self.name} in {self.path} are of different lengths "
                 f"({sorted(lengths)}): the file is corrupt, or the encoder has changed under its "
                 "name. It was left as it is; choose another path."
             )
-        if fresh:
-            self._put(fresh)
-        return np.stack([known[key] for key in keys])
+        return known
 
     def _encoded(self, value: np.ndarray) -> bytes:
         """Its bytes as float32, the least significant first."""

@@ -127,8 +127,11 @@ class TransformersEncoder(_LocalEncoder):
             raise ModelError(f"{why}; call model.eval() first.")
         rows = np.zeros((len(texts), self.model.config.hidden_size), dtype=np.float32)
         by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-        # RoBERTa's positions begin at 2: there the tokenizer's limit is the lower one
-        limit = min(self.tokenizer.model_max_length, self.model.config.max_position_embeddings)
+        places = getattr(getattr(self.model, "embeddings", None), "position_embeddings", None)
+        # RoBERTa's positions begin after that of its padding
+        taken = -1 if (padding := getattr(places, "padding_idx", None)) is None else padding
+        most = self.model.config.max_position_embeddings - taken - 1
+        limit = min(self.tokenizer.model_max_length, most)
         with self._lock, torch.inference_mode():
             for start in range(0, len(texts), _AT_ONCE):
                 members = by_length[start : start + _AT_ONCE]

@@ -86,6 +86,7 @@ class ScriptedLLM:
             raise ModelError(f"{why}; it must return a str or a Generation.")
         words = list(re.finditer(r"\S+", written))
         end = words[settings.max_tokens - 1].end() if len(words) > settings.max_tokens else None
-        said = stopped(Generation(written[:end]), settings.stop)
+        reason = "length" if end else None
+        said = stopped(Generation(written[:end], finish_reason=reason), settings.stop)
         asked, answered = len(prompt.split()), len(said.text.split())
         return replace(said, prompt_tokens=asked, completion_tokens=answered)

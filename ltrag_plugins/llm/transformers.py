@@ -263,7 +263,7 @@ class _Text:
     ) -> None:
         self.rng, self.text, self.tokens = rng, "", list[Token]()
         # tokens read, and those chosen, the end-of-text token included
-        self._prompt_tokens, self._steps = len(prompt), 0
+        self._prompt_tokens, self._steps, self._reason = len(prompt), 0, "length"
         self._tokenizer, self._ids = tokenizer, list(prompt[-_CONTEXT:])
         # characters of `_ids` that stand in the prompt or in a token already
         self._known = len(self._decoded())
@@ -274,6 +274,7 @@ class _Text:
         """Take one more token; whether the text goes on after it."""
         self._steps += 1
         if token_id in ends:
+            self._reason = "stop"
             return False
         self._ids.append(token_id)
         decoded, piece = self._decoded(), ""
@@ -292,7 +293,8 @@ class _Text:
         if self.tokens and (rest := self._decoded()[self._known :]):
             self.tokens[-1] = replace(self.tokens[-1], text=self.tokens[-1].text + rest)
             self.text += rest
-        whole = Generation(self.text, tuple(self.tokens), self._prompt_tokens, self._steps)
+        counts = self._prompt_tokens, self._steps
+        whole = Generation(self.text, tuple(self.tokens), *counts, finish_reason=self._reason)
         return stopped(whole, settings.stop)
 
     def _decoded(self) -> str:

@@ -15,10 +15,11 @@ from jaxtyping import Float
 
 from ltrag_plugins.errors import InvalidInput, require
 from ltrag_plugins.flow import Flow, embed, together
+from ltrag_plugins.gece.labels import reply_is_right
 from ltrag_plugins.methods.direct import RoutingSettings
 from ltrag_plugins.methods.iter_retgen import METHOD as ITER_RETGEN
 from ltrag_plugins.methods.method import Method, labelled_questions
-from ltrag_plugins.metrics.answer import Correct, is_right
+from ltrag_plugins.metrics.answer import Correct
 from ltrag_plugins.settings import Range
 from ltrag_plugins.types import Answer, Question
 
@@ -88,7 +89,7 @@ def _learn(questions: Sequence[Question], settings: AdaptiveSettings) -> Flow[_C
     answers = yield from together([settings.taking(r, q) for q in questions for r in _ROUTES])
     rest, labels = iter(answers), []
     for question in questions:
-        right = [is_right(next(rest).text, question.answers, settings.correct) for _ in _ROUTES]
+        right = [reply_is_right(next(rest).text, question, settings.correct) for _ in _ROUTES]
         labels.append(_ROUTES[right.index(True)] if any(right) else settings.unsolved)
     vectors = yield from embed(*(question.text for question in questions))
     return _Complexity.fit(np.asarray(vectors), labels, settings.inverse_strength)

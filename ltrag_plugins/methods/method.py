@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from ltrag_plugins.data import check_labelled
-from ltrag_plugins.errors import CalibrationError, InvalidInput, checked
+from ltrag_plugins.errors import CalibrationError, InvalidInput, checked, listed
 from ltrag_plugins.flow import Flow, World, fetch, run
 from ltrag_plugins.prompts import templates
 from ltrag_plugins.prompts.replies import read_reply
@@ -59,7 +59,8 @@ class Method:
     """From settings to the most prompts that one question may send to the model."""
     needs: frozenset[_Need] = frozenset({"retriever"})
     learn: Callable[[Sequence[Question], Any], Flow[Any]] | None = None
-    """(labelled questions, settings) to a flow that returns what `answer` needs; None: nothing."""
+    """(labelled questions, settings) to a flow that returns what `answer` needs; None: nothing. The
+    questions keep their options beside the text that shows them."""
     train: Callable[[Sequence[Question], Any, World], Any] | None = None
     """In the place of `learn`: a training that makes its own calls to the world's model."""
     told: Callable[[Any], Mapping[str, Any]] | None = None
@@ -74,11 +75,15 @@ class Method:
         return self.learn is not None or self.train is not None
 
     def taught(self, labelled: Sequence[Question], settings: Any, world: World) -> Any:
-        """What `flow` needs as `learned`; None for a method that learns nothing."""
+        """What `flow` needs as `learned`; None for a method that learns nothing. Raises
+        `InvalidInput`: settings of another method, or what are no questions."""
+        labelled, settings = listed(labelled, "labelled questions"), self._checked(settings)
+        check_labelled(labelled, answers=False)
         if self.train is not None:
             return self.train(labelled, settings, world)
         if self.learn is not None:
-            flow = self.learn([*map(self._shown, labelled)], settings)
+            shown = [replace(self._shown(one), options=one.options) for one in labelled]
+            flow = self.learn(shown, settings)
             return run(templates.searching_for(labelled, flow), world)
         return None
 
@@ -86,10 +91,14 @@ class Method:
         self, world: World, *, settings: Any = None, labelled: Sequence[Question] = ()
     ) -> Callable[[str], Flow[Answer]]:
         """From a question's text to its flow; parts are checked, and it learns if it does."""
+        labelled, settings = listed(labelled, "labelled questions"), self._checked(settings)
         self.check(world, labelled)
-        settings = self.settings() if settings is None else settings
         learned = self.taught(labelled, settings, world)
         return lambda question: self.flow(Question(question), settings, learned)
+
+    def _checked(self, settings: Any) -> Any:
+        settings = self.settings() if settings is None else settings
+        return checked(settings, self.settings, f"settings of {self.name}", self.settings.__name__)
 
     def _shown(self, question: Question) -> Question:
         if self.spells_out:
@@ -99,8 +108,7 @@ class Method:
     def flow(self, question: Question, settings: Any = None, learned: Any = None) -> Flow[Answer]:
         """Answer a question; where it offers options, with the one that the method picked. Raises
         `InvalidInput`: settings of another method, or nothing was learned and it must be."""
-        settings = self.settings() if settings is None else settings
-        checked(settings, self.settings, f"settings of {self.name}", f"{self.settings.__name__}")
+        settings = self._checked(settings)
         if self.learns and learned is None:
             remedy = "hand in learned=method.taught(questions, settings, world)"
             raise InvalidInput(f"{self.name} learns from labelled questions first: {remedy}")

@@ -221,7 +221,7 @@ class DURShotsSettings(Settings):
     """Share of the labelled questions that are shown; the others train the head."""
     max_calls: Count | None = None
     """Training begins no batch after so many prompts; None: it runs its epochs."""
-    seed: int = 0
+    seed: Whole = 0
     """Draws the examples, and is the training's."""
     max_tokens: Count = 24
     """Longest answer, in tokens; the training's are as long as its format says."""

@@ -20,9 +20,10 @@ from jaxtyping import Bool, Float
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, embed, together
+from ltrag_plugins.gece.labels import reply_is_right
 from ltrag_plugins.methods.direct import RoutingSettings
 from ltrag_plugins.methods.method import Method, labelled_questions
-from ltrag_plugins.metrics.answer import Correct, is_right
+from ltrag_plugins.metrics.answer import Correct
 from ltrag_plugins.retrieval.dense import unit_rows
 from ltrag_plugins.settings import Count, Range
 from ltrag_plugins.types import Answer, Question
@@ -67,7 +68,7 @@ def _learn(questions: Sequence[Question], settings: SKRSettings) -> Flow[_SelfKn
     flows = [*map(settings.directly, questions), *map(settings.searching, questions)]
     answers = yield from together(flows)
     judged = [
-        is_right(answer.text, question.answers, settings.correct)
+        reply_is_right(answer.text, question, settings.correct)
         for answer, question in zip(answers, [*questions, *questions], strict=True)
     ]
     without, with_it = np.array(judged).reshape(2, len(questions))

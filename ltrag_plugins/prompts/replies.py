@@ -37,6 +37,11 @@ def read_reply(
     return said if lead is None else said.removesuffix(".").strip()
 
 
+def option_named(reply: str, options: Sequence[str]) -> str:
+    """The option that a reply names; without options, the reply to the character."""
+    return read_reply(reply, options) if options else reply
+
+
 def _begins(said: str, option: str) -> bool:
     return bool(accuracy(said, [option]) or (not words(option) and _as_is(said, option)))
 

@@ -37,14 +37,15 @@ def pictures(run: Run, summary: Summary) -> dict[str, list[plots.Picture]]:
     """All that can be drawn, by section: cost, gates, calibration, rounds, training."""
     records, metric = run.complete, run.metric
     known = [name for name in _COSTS if all(row.costs[name] is not None for row in summary.rows)]
-    gated = [name for name, some in records.items() if any(one.decision for one in some)]
+    gated = [name for name, some in records.items() if any(map(_scored, some))]
     gates, promises = [_rate(name, records, metric) for name in gated], []
     direct, first_of_each = records.get(direct_of(records) or ""), {}
     for name in gated:
         first_of_each.setdefault(CellName.parse(name).gate, name)
     for gate, name in first_of_each.items() if direct is not None else ():
         pairs = zip(records[name], direct or (), strict=True)
-        found = [(one.decision, other.right(metric)) for one, other in pairs if one.decision]
+        both = [(_scored(one), other.right(metric)) for one, other in pairs]
+        found = [(decision, right) for decision, right in both if decision]
         gates.append(_scores(gate, found))
         said = [(decision["probability"], not right) for decision, right in found]
         if CellName.parse(name).has_probability:
@@ -111,7 +112,7 @@ def _best_for_cost(rows: Sequence[Row], metric: str, cost: str) -> list[Row]:
 def _rate(name: str, records: Mapping[str, Sequence[Record]], metric: str) -> plots.Picture:
     """A method behind a gate, between never and always (GECE, figure 4), and methods that are gates
     themselves; all on the questions that the gate decided."""
-    known = [i for i, record in enumerate(records[name]) if record.decision is not None]
+    known = [i for i, record in enumerate(records[name]) if _scored(record)]
     cells = {"gate": name, "never": direct_of(records), "always": CellName.parse(name).alone}
     cells |= {_short(other): other for other in records if CellName.parse(other).is_gate}
     ways = {
@@ -195,6 +196,12 @@ def _promise(name: str, what: str, said: Sequence[tuple[Any, bool]]) -> plots.Pi
     told += f"Brier {found.brier:.3f} (0 is best), {len(said)} answers."
     figure, title = plots.reliability_figure(found, what), f"{visible(name)}: said, and true"
     return plots.Picture(f"reliability-{slug(name)}", title, told, figure)
+
+
+def _scored(record: Record) -> Mapping[str, Any] | None:
+    """A gate's decision by a score; there is none where its model failed."""
+    decision = record.decision
+    return decision if decision and decision["score"] is not None else None
 
 
 def _searched(records: Sequence[Record]) -> Float[np.ndarray, " n"]:

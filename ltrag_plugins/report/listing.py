@@ -13,6 +13,7 @@ A prompt repeats the passages it shows; in a trace it is a list of texts and num
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,12 +33,13 @@ class _Listing:
         self.passages: dict[tuple[str, ...], int] = {}  # each with its number
         self.blocks: list[dict[int, dict[int, Any]]] = []
         self.left_out = 0  # questions whose traces found no room
-        self._by_id: dict[str, int] = {}
+        self._by_id: defaultdict[str, set[int]] = defaultdict(set)
+        self._own: dict[str, int] = {}  # of the question that is taken up
         self._in_block = self._kept = 0
 
     def add(self, found: Mapping[int, Record], metric: str, most: int) -> None:
         """Take up a question with its answers by cell, and their traces while there is room."""
-        first, place = next(iter(found.values())), len(self.questions)
+        first, place, self._own = next(iter(found.values())), len(self.questions), {}
         row: dict[str, Any] = {"i": first.id, "q": first.question, "a": list(first.answers)}
         traced = {cell: record.trace for cell, record in found.items() if record.trace}
         if traced and self._kept > most:
@@ -72,7 +74,7 @@ class _Listing:
             signals = decision.get("ingredients") or {}
             answer["d"] = {
                 "on": decision["retrieve"],
-                "s": _short(decision["score"]),
+                "s": None if decision["score"] is None else _short(decision["score"]),
                 "p": _short(decision["probability"]),
                 "why": str(decision.get("reason", "")),
                 "x": {name: _short(v) for name, v in signals.items() if isinstance(v, int | float)},
@@ -80,11 +82,13 @@ class _Listing:
         return {key: v for key, v in answer.items() if v is not None}
 
     def _named(self, passage: Mapping[str, Any]) -> list[Any]:
-        """A passage of an answer, with the number of its text where a trace has it."""
+        """A passage of an answer, with the number of its text where the question's traces have it,
+        or all traces the same one: questions may number their passages themselves."""
         name, score = str(passage.get("id") or ""), passage.get("score")
-        score, number = score if isinstance(score, int | float) else None, self._by_id.get(name)
+        score = score if isinstance(score, int | float) else None
         row = [str(passage.get("title") or ""), name, score]
-        return row if number is None else [*row, number]
+        numbers = {self._own[name]} if name in self._own else self._by_id.get(name, ())
+        return [*row, *numbers] if len(numbers) == 1 else row
 
     def _step(self, step: Mapping[str, Any], near: dict[str, int]) -> Any:
         """A step with its passages as numbers; `near` are the question's long ones, by text."""
@@ -100,9 +104,9 @@ class _Listing:
         name, _, text = key = tuple(str(passage.get(k, "")) for k in ("id", "title", "text"))
         if key not in self.passages:
             self.passages[key] = len(self.passages)
-            if name:
-                self._by_id.setdefault(name, self.passages[key])
             self._kept += len(text)
+        if name:
+            self._by_id[name].add(self._own.setdefault(name, self.passages[key]))
         if len(text) >= _SHORTEST:
             near[text] = self.passages[key]
         return self.passages[key]

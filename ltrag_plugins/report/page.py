@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     raise missing_extra(error.name or "jinja2", "report") from error
 
-from ltrag_plugins.artifacts import replace_file, writing
+from ltrag_plugins.artifacts import path_of, replace_file, writing
 from ltrag_plugins.evaluate.folder import Run, read_run_folder
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER
 from ltrag_plugins.evaluate.summary import Summary, summarize
@@ -71,7 +71,7 @@ def write_report(
         UnwritableArtifact: page or pictures cannot be written.
     """
     found = read_run_folder(run)
-    page = found.path / "report.html" if out is None else Path(out)
+    page = found.path / "report.html" if out is None else path_of(out)
     summary = summarize(found.complete, compared=compared)
     drawn = pictures(found, summary)
     content = _html(found, summary, drawn).encode("utf-8", "backslashreplace")

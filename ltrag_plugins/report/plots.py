@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from ltrag_plugins.artifacts import writing
+from ltrag_plugins.artifacts import path_of, writing
 from ltrag_plugins.errors import missing_extra
 from ltrag_plugins.metrics.calibration import Interval, Reliability, wilson_interval
 
@@ -131,7 +131,7 @@ def save_pictures(
     drawn: Iterable[Picture], folder: str | Path, formats: Iterable[str] = ("png",)
 ) -> list[Path]:
     """Write each picture on white, once in each format; the folder is made."""
-    folder = Path(folder)
+    folder = path_of(folder)
     with writing(folder):
         pairs = product(drawn, formats)
         return [save_figure(one.figure, folder / f"{one.name}.{suffix}") for one, suffix in pairs]
@@ -139,7 +139,7 @@ def save_pictures(
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write the picture; the path's suffix says the format (.png, .svg, .pdf)."""
-    path = Path(path)
+    path = path_of(path)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     return path
 

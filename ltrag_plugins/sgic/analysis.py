@@ -17,7 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.artifacts import replace_file, writing
+from ltrag_plugins.artifacts import path_of, replace_file, writing
 from ltrag_plugins.data import json_lines
 from ltrag_plugins.errors import BadRecord, InvalidInput
 from ltrag_plugins.metrics.answer import normalized_exact_match
@@ -358,7 +358,7 @@ def write_run(run: Iterable[LabelledAnswer], path: str | PathLike[str]) -> Path:
     """Write a line for each, without the metadata of passages; an older file is replaced. Where the
     file cannot be written, `UnwritableArtifact` is raised."""
     text = "".join(f"{json.dumps(as_record(one), allow_nan=False)}\n" for one in run)
-    with writing((path := Path(path)).parent):
+    with writing((path := path_of(path)).parent):
         replace_file(path, text.encode("ascii"))
     return path
 

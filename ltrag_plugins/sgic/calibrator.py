@@ -51,6 +51,8 @@ class Calibration:
     wrongness: WrongnessCalibration | None = None
     data: str = field(default="", compare=False)
     """How many questions it was fitted on, and their hash; "" where that is not known."""
+    encoder: str = field(default="", compare=False)
+    """The name of the one that scores documents; "" where none does, or that is not known."""
 
     def __post_init__(self) -> None:
         self.scale.check(self.settings.estimator)
@@ -65,6 +67,7 @@ class Calibration:
             "wrongness": self.wrongness,
         }
         parts |= {"llm": llm.name, "data": self.data}
+        parts |= {"encoder": self.encoder} if self.encoder else {}
         artifacts.write(folder, "sgic", parts, format=_FORMAT)
 
     @classmethod
@@ -181,8 +184,12 @@ class Calibrator:
         settings = settings or (calibration.settings if calibration else SGICSettings())
         scale = calibration.scale if calibration else scale or ScoreScale(settings.estimator)
         given = calibration or Calibration(settings, scale)
-        self._used = used = replace(given, settings=settings)
         check_source(settings.source, relevance=relevance, encoder=encoder)
+        reads = getattr(encoder, "name", "") if settings.source == "encoder" else ""
+        if given.encoder and reads not in ("", given.encoder):
+            both = f"the calibration was fitted with the encoder {given.encoder!r}, not {reads!r}"
+            raise ArtifactMismatch(f"{both}; pass that encoder, or fit one for this one")
+        self._used = used = replace(given, settings=settings, encoder=reads)
         self.settings, self.scale, self.relevance = settings, scale, relevance
         self.calibration = used if calibration else None
         self.llm, self.world = llm, World(llm=llm, encoder=encoder)
@@ -304,6 +311,7 @@ def _read(folder: str | PathLike[str]) -> tuple[str, Calibration]:
     kinds = (Isotonic, Platt, PromptTemplates, ScoreScale, SGICSettings, WrongnessCalibration)
     folder, remedy = artifacts.path_of(folder), "Fit one again and save it."
     with artifacts.reading(f"{folder} holds no readable calibration", remedy):
-        known: Any = {"parts": ("llm", "settings", "scale", "wrongness"), "optional": ("data",)}
+        known: Any = {"parts": ("llm", "settings", "scale", "wrongness")}
+        known["optional"] = ("data", "encoder")
         parts, _ = artifacts.read(folder, "sgic", kinds=kinds, format=_FORMAT, **known)
         return parts.pop("llm"), Calibration(**parts)

@@ -21,7 +21,6 @@ from ltrag_plugins.calibration import CalibrationMethod
 from ltrag_plugins.data import check_labelled, digest_of
 from ltrag_plugins.errors import (
     CalibrationError,
-    InvalidInput,
     NoTokenProbabilities,
     checked,
     listed,
@@ -33,11 +32,12 @@ from ltrag_plugins.metrics.answer import f1, is_right, normalized_exact_match
 from ltrag_plugins.metrics.calibration import Interval, auroc, paired_bootstrap
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.metrics.table import table
+from ltrag_plugins.prompts.replies import option_named
 from ltrag_plugins.settings import Range, Settings
 from ltrag_plugins.sgic import loop
 from ltrag_plugins.sgic.answer import Round, plural
 from ltrag_plugins.sgic.calibrator import Calibration
-from ltrag_plugins.sgic.documents import Relevance
+from ltrag_plugins.sgic.documents import Relevance, check_source
 from ltrag_plugins.sgic.loop import Session, best_round
 from ltrag_plugins.sgic.scale import FEWEST, ScoreScale, WrongnessCalibration
 from ltrag_plugins.sgic.settings import Budget, Choose, SGICSettings, Source
@@ -199,7 +199,8 @@ def fit(
 
     Raises:
         CalibrationError, MissingReferences: no questions; one without passages; without answers.
-        InvalidInput: something else than questions; an argument out of range; source="oracle".
+        InvalidInput: something else than questions; an argument out of range; the source of
+            document scores is not there, or is "oracle".
         NoTokenProbabilities, ModelError, PromptTooLong: as `calibrate`; with `on_error="best"`
             only where the model failed before the rounds.
     """
@@ -213,8 +214,7 @@ def fit(
     checked(cut_to, Iterable, "cut_to", "a list of whole numbers")
     if samples not in (0, "equal"):
         replace(settings, estimator="product", samples=samples)  # refuses what is no count
-    if settings.source == "oracle":
-        raise InvalidInput("source='oracle' is for analysis: calibrate(..., truth=...)")
+    check_source(settings.source, relevance=relevance, encoder=encoder)
     world, watching = World(llm=llm, encoder=encoder), (counter := CostCounter(), *observers)
     drive = partial(run_many, world=world, observers=watching, batch=batch)
     judges: dict[Source, Any] = {"encoder": encoder, "relevance": relevance}
@@ -249,7 +249,8 @@ def fit(
         },
         notes=tuple(found.notes(kept, best, gain, area)),
     )
-    return Calibration(kept.settings, scale, wrongness, digest_of(questions)), report
+    reads = getattr(encoder, "name", "") if kept.settings.source == "encoder" else ""
+    return Calibration(kept.settings, scale, wrongness, digest_of(questions), reads), report
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +375,8 @@ def _wrongness(
         )
         for i in test:
             best = best_round(_replay(others.rescored(traces[i]), settings), settings.choose)
-            wrong[i] = not is_right(best.text, questions[i].answers, correct)
+            said = option_named(best.text, questions[i].options)
+            wrong[i] = not is_right(said, questions[i].answers, correct)
             scores[i] = best.score
     with suppress(CalibrationError):  # too few of a kind
         how = {"scale": scale, "method": options.method, "seed": settings.seed}
@@ -484,7 +486,8 @@ def _columns(
     questions: Sequence[Question], answers: Sequence[Round], replies: Sequence[Sequence[Generation]]
 ) -> dict[str, _Column]:
     """The quality of the answers, and what all replies to a question cost."""
-    said = [(answer.text, q.answers) for answer, q in zip(answers, questions, strict=True)]
+    pairs = zip(answers, questions, strict=True)
+    said = [(option_named(answer.text, q.options), q.answers) for answer, q in pairs]
     tokens = [[Budget.reported(reply) for reply in one] for one in replies]
     seconds = [[reply.seconds for reply in one] for one in replies]
     found: dict[str, list[float]] = {

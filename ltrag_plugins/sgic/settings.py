@@ -74,7 +74,7 @@ class SGICSettings(Settings):
     """Whether the trace holds each round's prompt."""
     templates: PromptTemplates = field(default_factory=PromptTemplates)
     """The wording."""
-    seed: int = 0
+    seed: Whole = 0
     """Of the samples and of oracle scores."""
 
     def _check_together(self) -> None:

@@ -32,7 +32,7 @@ from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.sgic.answer import Round, answer_key, number
-from ltrag_plugins.sgic.documents import Relevance, prepared
+from ltrag_plugins.sgic.documents import Relevance, check_source, prepared
 from ltrag_plugins.sgic.loop import checked_question, record
 from ltrag_plugins.sgic.prompts import Shown, one_line
 from ltrag_plugins.sgic.scale import ScoreScale
@@ -113,6 +113,8 @@ def build(
     if corpus.form == "sgic" and (llm is None or not settings.rounds):
         given = f"got llm={llm}, rounds={settings.rounds}"
         raise InvalidInput(f"give a model and rounds, or form='direct'; {given}")
+    if corpus.form == "sgic":
+        check_source(settings.source, relevance=relevance, encoder=encoder)
     model = llm if corpus.form == "sgic" else None
     questions = listed(questions, "questions")
     check_labelled(questions, passages=True)
@@ -151,6 +153,12 @@ def build(
     found = [_learned(q, plain.id, trace, corpus) for q, plain, trace in rounds]
     examples = _composed(found, direct, corpus)
     if all(example.kind == "direct" for example in examples):
+        if any(first is not None for first, _ in found) or not any(one for _, one in found):
+            raise CalibrationError(
+                f"a limit or an error left no round to learn from to {len(asked)} questions. Raise "
+                f"max_calls={settings.max_calls}, or max_tokens={settings.max_tokens}; the answers "
+                "so far are kept."
+            )
         raise CalibrationError(
             f"none of {len(asked)} questions was answered right in any of {settings.rounds + 1} "
             "rounds. Keep them (keep_wrong=1.0), call more right (right='f1'), or take a better "

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.metrics.answer import is_right
-from ltrag_plugins.settings import Count, Percent, Positive, Range, Settings, Share
+from ltrag_plugins.settings import Count, Percent, Positive, Range, Settings, Share, Whole
 
 _BelowOne = Annotated[float, Range(0, below=1)]
 
@@ -58,7 +58,7 @@ class FinetuneSettings(Settings):
     """Of the frozen weights; "auto": float32 on the CPU and bfloat16 on a GPU."""
     save_every: Count = 20
     """Steps between checkpoints."""
-    seed: int = 0
+    seed: Whole = 0
     """Of the adapter's first numbers, the order, the dropout and what is held out."""
 
     def _check_together(self) -> None:

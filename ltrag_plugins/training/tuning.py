@@ -132,7 +132,7 @@ def finetune(
     data = {"dataset": hashlib.sha256("".join(said).encode()).hexdigest()}
     how: dict[str, Any] = {"prompting": llm.prompting.name, "settings": asdict(settings)}
     del how["settings"]["save_every"]  # changes no number of the result
-    folder, base = path_of(out).expanduser(), loading.fingerprints(llm.model)
+    folder, base = path_of(out), loading.fingerprints(llm.model)
     _begin(folder, {"format": loading.FORMAT, **data, "base": base["float32"], **how})
     if not (folder / loading.MANIFEST).exists():
         own, losses = _trained(llm, rows, held_out, settings, folder / _CHECKPOINTS, on_step)
