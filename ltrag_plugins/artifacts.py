@@ -27,20 +27,18 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
-from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact, UnwritableArtifact, checked
+from ltrag_plugins.errors import (
+    ArtifactMismatch,
+    UnreadableArtifact,
+    UnwritableArtifact,
+    path_of,
+)
 from ltrag_plugins.version import __version__
 
 DAMAGE = (
     OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError
 )  # fmt: skip
 """What reading a damaged folder may raise."""
-
-
-def path_of(path: str | PathLike[str]) -> Path:
-    """What a caller names a folder or file by, as a path, "~" being the user's home; `InvalidInput`
-    for what is none."""
-    wanted = "a path, such as 'fitted'"
-    return Path(os.path.expanduser(checked(path, str | PathLike, "a folder or file", wanted)))
 
 
 def write(

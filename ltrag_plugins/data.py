@@ -22,8 +22,13 @@ from os import PathLike
 from string import ascii_uppercase
 from typing import Any
 
-from ltrag_plugins.artifacts import path_of
-from ltrag_plugins.errors import BadRecord, CalibrationError, InvalidInput, MissingReferences
+from ltrag_plugins.errors import (
+    BadRecord,
+    CalibrationError,
+    InvalidInput,
+    MissingReferences,
+    path_of,
+)
 from ltrag_plugins.types import Passage, Question
 
 _LINES = "each line is a JSON object of its own"

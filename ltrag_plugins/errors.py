@@ -1,9 +1,12 @@
 """Every error this package raises on purpose; `LtragError` is the root of them all."""
 
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib.util import find_spec
+from os import PathLike
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 _T = TypeVar("_T")
@@ -171,3 +174,10 @@ def listed(values: Iterable[_T], name: str) -> list[_T]:
     if isinstance(values, str):
         raise InvalidInput(f"{name} came as one string, {values[:40]!r}; put it in a list")
     return [*checked(values, Iterable, name, f"a list of {name}")]
+
+
+def path_of(path: str | PathLike[str]) -> Path:
+    """What a caller names a folder or file by, as a path, "~" being the user's home; `InvalidInput`
+    for what is none."""
+    wanted = "a path, such as 'fitted'"
+    return Path(os.path.expanduser(checked(path, str | PathLike, "a folder or file", wanted)))

@@ -224,7 +224,7 @@ def test_a_folder_that_cannot_be_read_says_so_and_what_to_do(folder, harm):
 
 def test_a_missing_folder_and_a_file_are_no_gates(tmp_path):
     (tmp_path / "file").write_text("x")
-    for path in (tmp_path / "nowhere", tmp_path / "file", None):
+    for path in (tmp_path / "nowhere", tmp_path / "file"):
         with pytest.raises(UnreadableArtifact, match="Fit it again"):
             GECEGate.load(path, llm=honest_llm())
 

@@ -27,6 +27,7 @@ from ltrag_plugins.errors import (
     ModelError,
     checked,
     listed,
+    path_of,
 )
 from ltrag_plugins.llm.base import Encoder
 
@@ -101,7 +102,7 @@ class DURRanker:
     def load(cls, folder: str | PathLike[str], *, encoder: Encoder) -> Self:
         """From a folder that `save` wrote: whole, or `UnreadableArtifact` is raised, and trained
         with this encoder, or `ArtifactMismatch`."""
-        folder, kinds = artifacts.path_of(folder), (Head, DURSettings, PromptFormat)
+        folder, kinds = path_of(folder), (Head, DURSettings, PromptFormat)
         remedy = "Train one with DURTrainer or 'ltrag dur train', and save it there."
         with artifacts.reading(f"{folder} holds no readable head", remedy):
             known: Any = {"parts": ("encoder", "sigma", "shots", "settings", "head")}

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from ltrag_plugins.artifacts import identity_of, path_of, reading, replace_file, writing
+from ltrag_plugins.artifacts import identity_of, reading, replace_file, writing
 from ltrag_plugins.data import check_labelled, digest_of
 from ltrag_plugins.dur.batch import Batch, TrainingCase, trained_batch
 from ltrag_plugins.dur.feedback import contextual_calibration, read_feedback, reward
@@ -40,6 +40,7 @@ from ltrag_plugins.errors import (
     NoTokenProbabilities,
     checked,
     listed,
+    path_of,
     require,
 )
 from ltrag_plugins.flow import Observer, World, embed, run

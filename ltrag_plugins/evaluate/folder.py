@@ -18,8 +18,8 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.artifacts import check_same, path_of, reading, replace_file, tidying, writing
-from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact
+from ltrag_plugins.artifacts import check_same, reading, replace_file, tidying, writing
+from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact, path_of
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import CellName
 from ltrag_plugins.evaluate.summary import aligned

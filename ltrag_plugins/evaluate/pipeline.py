@@ -16,7 +16,7 @@ from ltrag_plugins import artifacts
 from ltrag_plugins.dur.prompts import FORMATS, PromptFormat, text_of
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, checked, listed
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, checked, listed, path_of
 from ltrag_plugins.evaluate.choice import Goal, PipelineReport, Retrieves, Verdict, WayFigures
 from ltrag_plugins.evaluate.gating import RunGate
 from ltrag_plugins.flow import Flow, Observer, World, arun, ask, embed, fetch, run, run_many
@@ -190,7 +190,7 @@ class LongTailRAG:
             ArtifactMismatch: it was fitted with another model or encoder.
             InvalidInput: there is no retriever, or no encoder, and it needs one.
         """
-        path = artifacts.path_of(folder)
+        path = path_of(folder)
         world = World(llm=llm, retriever=retriever, encoder=encoder)
         remedy = "Fit it again: LongTailRAG.fit(...).save(folder), or 'ltrag fit'."
         with artifacts.reading(f"{path} holds no readable pipeline", remedy):
@@ -222,7 +222,7 @@ class LongTailRAG:
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write what was kept; an older pipeline in the same folder is replaced, its JSON last."""
-        path, llm = artifacts.path_of(folder), self.world.llm
+        path, llm = path_of(folder), self.world.llm
         if llm is None:
             raise InvalidInput("a pipeline needs a model: World(llm=...)")
         ranking = self.settings.ranking

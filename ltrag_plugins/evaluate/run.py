@@ -12,7 +12,7 @@ from platform import python_version
 from typing import Any
 
 from ltrag_plugins import flow as requests
-from ltrag_plugins.artifacts import identity_of, path_of
+from ltrag_plugins.artifacts import identity_of
 from ltrag_plugins.data import check_labelled, digest_of
 from ltrag_plugins.errors import (
     CacheUnreadable,
@@ -22,6 +22,7 @@ from ltrag_plugins.errors import (
     ModelUnavailable,
     checked,
     listed,
+    path_of,
 )
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.records import Record

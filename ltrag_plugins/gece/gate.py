@@ -12,7 +12,7 @@ import numpy as np
 from ltrag_plugins import artifacts
 from ltrag_plugins.calibration import Isotonic, Platt
 from ltrag_plugins.data import digest_of
-from ltrag_plugins.errors import ArtifactMismatch, checked, listed
+from ltrag_plugins.errors import ArtifactMismatch, checked, listed, path_of
 from ltrag_plugins.flow import Flow, Observer, World, arun, run, run_many
 from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Decision
@@ -274,7 +274,7 @@ class GECEGate:
 
 def read_gate(folder: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What a saved gate consists of, its `gate` and `report` among it, and its arrays."""
-    folder = artifacts.path_of(folder)
+    folder = path_of(folder)
     remedy = "Fit it again: GECEGate.fit(...).save(folder), or 'ltrag gate fit'."
     with artifacts.reading(f"{folder} holds no readable gate", remedy):
         kinds = (FittedGate, FitReport, *_SCORERS, *_LEARNED, *_GIVEN)

@@ -12,7 +12,7 @@ from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 
-from ltrag_plugins.errors import missing_extra
+from ltrag_plugins.errors import missing_extra, path_of
 
 try:
     import matplotlib  # noqa: F401  # here, so that the extra of a whole report is named
@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     raise missing_extra(error.name or "jinja2", "report") from error
 
-from ltrag_plugins.artifacts import path_of, replace_file, writing
+from ltrag_plugins.artifacts import replace_file, writing
 from ltrag_plugins.evaluate.folder import Run, read_run_folder
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER
 from ltrag_plugins.evaluate.summary import Summary, summarize

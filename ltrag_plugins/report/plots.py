@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from ltrag_plugins.artifacts import path_of, writing
-from ltrag_plugins.errors import missing_extra
+from ltrag_plugins.artifacts import writing
+from ltrag_plugins.errors import missing_extra, path_of
 from ltrag_plugins.metrics.calibration import Interval, Reliability, wilson_interval
 
 try:

@@ -17,9 +17,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.artifacts import path_of, replace_file, writing
+from ltrag_plugins.artifacts import replace_file, writing
 from ltrag_plugins.data import json_lines
-from ltrag_plugins.errors import BadRecord, InvalidInput
+from ltrag_plugins.errors import BadRecord, InvalidInput, path_of
 from ltrag_plugins.metrics.answer import normalized_exact_match
 from ltrag_plugins.metrics.calibration import Reliability, auroc
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument

@@ -20,6 +20,7 @@ from ltrag_plugins.errors import (
     NoTokenProbabilities,
     checked,
     listed,
+    path_of,
 )
 from ltrag_plugins.flow import Flow, Observer, World, arun, arun_steps, run, run_many, run_steps
 from ltrag_plugins.llm.base import LLM, Encoder
@@ -309,7 +310,7 @@ class Calibrator:
 def _read(folder: str | PathLike[str]) -> tuple[str, Calibration]:
     """The model's name, and what was fitted on it."""
     kinds = (Isotonic, Platt, PromptTemplates, ScoreScale, SGICSettings, WrongnessCalibration)
-    folder, remedy = artifacts.path_of(folder), "Fit one again and save it."
+    folder, remedy = path_of(folder), "Fit one again and save it."
     with artifacts.reading(f"{folder} holds no readable calibration", remedy):
         known: Any = {"parts": ("llm", "settings", "scale", "wrongness")}
         known["optional"] = ("data", "encoder")

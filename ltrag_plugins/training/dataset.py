@@ -25,9 +25,9 @@ from tempfile import TemporaryFile
 from typing import Any, Literal, get_args
 
 from ltrag_plugins import errors
-from ltrag_plugins.artifacts import check_same, identity_of, path_of, reading, replace_file, writing
+from ltrag_plugins.artifacts import check_same, identity_of, reading, replace_file, writing
 from ltrag_plugins.data import check_labelled
-from ltrag_plugins.errors import CalibrationError, InvalidInput, UnreadableArtifact, listed
+from ltrag_plugins.errors import CalibrationError, InvalidInput, UnreadableArtifact, listed, path_of
 from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.llm.cached import CachedLLM

@@ -31,8 +31,14 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 
-from ltrag_plugins.artifacts import check_same, path_of, reading, replace_file, writing
-from ltrag_plugins.errors import InvalidInput, ModelError, UnwritableArtifact, missing_extra
+from ltrag_plugins.artifacts import check_same, reading, replace_file, writing
+from ltrag_plugins.errors import (
+    InvalidInput,
+    ModelError,
+    UnwritableArtifact,
+    missing_extra,
+    path_of,
+)
 from ltrag_plugins.llm import loading
 from ltrag_plugins.llm.loading import quiet
 from ltrag_plugins.llm.transformers import TransformersLLM
