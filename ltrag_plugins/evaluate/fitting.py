@@ -30,7 +30,7 @@ from ltrag_plugins.evaluate.choice import Goal, Trials, Way
 from ltrag_plugins.evaluate.pipeline import LongTailAnswer, LongTailRAG, LongTailSettings
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.run import ENDS, FlowWatch
-from ltrag_plugins.flow import Flow, Observer, World, fetch, run_many
+from ltrag_plugins.flow import Flow, Observer, World, embed, fetch, run, run_many
 from ltrag_plugins.gece import labels
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.llm.base import LLM, Encoder
@@ -355,9 +355,7 @@ class _TextsAlone:
         return self.encoder.name
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        pairs = zip(_spelled_out(self.questions), self.questions, strict=True)
-        alone = {whole.text: question.text for whole, question in pairs}
-        return self.encoder.encode([alone.get(text, text) for text in texts])
+        return run(searching_for(self.questions, embed(*texts)), World(encoder=self.encoder))
 
 
 def _with_p_wrong(bench: Bench, asked: _Asked, rows: _Rows, pipeline: _Pipeline) -> _Pipeline:

@@ -146,26 +146,23 @@ class LearningGate(Shared):
     def _begin_anew_if_changed(self) -> None:
         """Drafts of other settings are no sample of these; other targets want a fit at once."""
         made, number = self._settings, self.store.newest
-        parts = (made.prompt, made.max_tokens, made.stop, made.samples, made.temperature)
-        told = (
-            artifacts.digest([*parts, sorted(self._signals)]),
-            artifacts.digest([*self._how.values()]),
-        )
-        for name, ours in zip(("drafts by", "fits by"), told, strict=True):
-            before = self.store.fact(name)
-            self.store.note(name, ours)
-            if before in (None, ours):
-                continue
-            if name == "fits by":
-                self.store.note(f"through {self.store.since(number)}", "0")
-            else:
-                _logger.warning(
-                    "%s was begun with another prompt, another length or number of drafts, or "
-                    "other signals, so learning begins anew: everything retrieves until there is "
-                    "a new gate",
-                    self.store.path,
-                )
-                number = self.store.add_gate(None, self._clock())
+        drafts = (made.prompt, made.max_tokens, made.stop, made.samples, made.temperature)
+        drafts_changed = self._changed("drafts by", [*drafts, sorted(self._signals)])
+        if self._changed("fits by", [*self._how.values()]):
+            self.store.note(f"through {self.store.since(number)}", "0")
+        if drafts_changed:
+            _logger.warning(
+                "%s was begun with another prompt, another length or number of drafts, or other "
+                "signals, so learning begins anew: everything retrieves until there is a new gate",
+                self.store.path,
+            )
+            self.store.add_gate(None, self._clock())
+
+    def _changed(self, name: str, value: Any) -> bool:
+        """Whether the store was last opened with another value; it knows this one from now on."""
+        before, now = self.store.fact(name), artifacts.digest(value)
+        self.store.note(name, now)
+        return before not in (None, now)
 
     @property
     def report(self) -> FitReport | None:

@@ -131,21 +131,6 @@ def askable_question(question: str, max_words: int) -> str:
     return question.strip()
 
 
-def texts_to_embed(texts: Sequence[str]) -> list[str]:
-    """What a provider is sent of them: none that is blank, which OpenAI refuses; where all are, one
-    in their place that tells how long a vector is."""
-    return [text for text in texts if text.strip()] or ["-"][: len(texts)]
-
-
-def embedded_rows(texts: Sequence[str], found: Sequence[Sequence[float]]) -> np.ndarray:
-    """A row for each text, float32, from what came for `texts_to_embed`; zeros for a blank one."""
-    rows = np.asarray(found, dtype=np.float32).reshape(len(found), -1 if len(found) else 0)
-    blank = [i for i, text in enumerate(texts) if not text.strip()]
-    if len(blank) == len(texts):
-        rows = rows[:0]
-    return np.insert(rows, [i - before for before, i in enumerate(blank)], 0.0, axis=0)
-
-
 def drafting(
     question: str,
     settings: GECESettings,

@@ -8,9 +8,8 @@ from langchain_core.embeddings import Embeddings
 
 from ltrag_plugins.errors import checked
 from ltrag_plugins.flow import wrap_provider_errors
-from ltrag_plugins.gece.signals import embedded_rows, texts_to_embed
 from ltrag_plugins.langchain.model import model_name
-from ltrag_plugins.llm.base import Encoder, encoder_name
+from ltrag_plugins.llm.base import Encoder, embedded_rows, encoder_name, texts_to_embed
 
 
 @final

@@ -13,8 +13,7 @@ from pydantic import PrivateAttr
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import wrap_provider_errors
-from ltrag_plugins.gece.signals import embedded_rows, texts_to_embed
-from ltrag_plugins.llm.base import Encoder, encoder_name
+from ltrag_plugins.llm.base import Encoder, embedded_rows, encoder_name, texts_to_embed
 
 _CALLS = {f"{a}get_text_embedding{s}" for a in ("_", "_a") for s in ("", "s")}
 

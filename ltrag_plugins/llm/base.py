@@ -143,6 +143,21 @@ def encoder_name(embeddings: object, name: str) -> str:
     return f"{name}:fixed={fixed_digest(fixed)}" if fixed else name
 
 
+def texts_to_embed(texts: Sequence[str]) -> list[str]:
+    """What a provider is sent of them: none that is blank, which OpenAI refuses; where all are, one
+    in their place that tells how long a vector is."""
+    return [text for text in texts if text.strip()] or ["-"][: len(texts)]
+
+
+def embedded_rows(texts: Sequence[str], found: Sequence[Sequence[float]]) -> np.ndarray:
+    """A row for each text, float32, from what came for `texts_to_embed`; zeros for a blank one."""
+    rows = np.asarray(found, dtype=np.float32).reshape(len(found), -1 if len(found) else 0)
+    blank = [i for i, text in enumerate(texts) if not text.strip()]
+    if len(blank) == len(texts):
+        rows = rows[:0]
+    return np.insert(rows, [i - before for before, i in enumerate(blank)], 0.0, axis=0)
+
+
 def changes_answers(argument: str) -> bool:
     """False for what a client is given for its connection alone, by name: keys, time-outs, ..."""
     return not _CONNECTION.search(argument)
