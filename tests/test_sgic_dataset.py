@@ -168,6 +168,25 @@ def test_the_plain_prompts_are_line_for_line_the_data_of_the_baseline(tmp_path):
     assert (told["llm"], told["kept"], told["pruned"], told["direct"]) == (None, 0, 0, 4)
 
 
+def test_a_question_is_learned_whole_and_a_letter_is_the_option_that_it_names(tmp_path):
+    rest = "\nText: A castle by the sea.\nOptions: Right; other"
+    own = {"context": "A castle by the sea.", "options": ("Right", "other")}
+    whole = [replace(one, **own) for one in asked(answers=("Right",))]
+    letters = scripted(lambda i, n: "(A)" if n >= i else "B", lambda i, n: 0.8 - 0.2 * i)
+    words = scripted(lambda i, n: "Right" if n >= i else "other", lambda i, n: 0.8 - 0.2 * i)
+    folder = tmp_path / "words"
+    bare = build(asked(answers=("Right",)), words, out=folder, settings=TWO).examples
+    found = build(whole, letters, out=tmp_path / "letters", settings=TWO).examples
+    assert all(one.prompt.count(rest) == 1 for one in found)
+    said = {"(A)": "Right", "B": "other"}
+    shown = [re.sub(r"(?<=: )(\(A\)|B)(?= \()", lambda m: said[m[0]], e.prompt) for e in found]
+    pairs = zip(found, shown, strict=True)
+    assert [replace(one, prompt=text.replace(rest, "")) for one, text in pairs] == [*bare]
+    other = [replace(one, context="Another castle.") for one in whole]
+    with pytest.raises(ArtifactMismatch, match="questions_sha256"):
+        build(other, letters, out=tmp_path / "letters", settings=TWO)
+
+
 def test_of_several_accepted_answers_the_target_is_the_one_that_was_said(tmp_path):
     questions = asked(2, answers=(" ", "Fife", "The\n right"))
     *_, mended = build(questions, world(), out=tmp_path, settings=TWO, corpus=PAPER).examples

@@ -22,7 +22,9 @@ from ltrag_plugins.metrics.calibration import auroc, expected_calibration_error,
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.sgic import Calibrator, ScoreScale, SGICSettings, calibrate, fit, sampled
 from ltrag_plugins.types import Passage, Question
+from tests.dur_parts import Nonsense
 from tests.sgic_parts import (
+    QUESTION,
     THREE,
     Sampler,
     asked,
@@ -565,6 +567,29 @@ def test_a_reply_that_names_an_option_is_judged_as_that_option():
     figures_of = [[(row.em, row.f1) for row in report.variants] for report in (told, known)]
     assert figures_of[0] == figures_of[1]
     assert (ours.wrongness, told.kept) == (theirs.wrongness, known.kept)
+
+
+def test_a_question_is_asked_whole_and_searched_for_by_its_text_alone():
+    """Beside its bare text, which is what the encoder sees of both."""
+    rest = "\nText: A castle by the sea.\nOptions: wrong 0; right"
+    own = {"context": "A castle by the sea.", "options": ("wrong 0", "right")}
+    told = {"settings": replace(ONE_ROUND, source="encoder", cut_to=2), "cut_to": (1,)}
+    whole, bare = ((halves(), Nonsense()) for _ in range(2))
+    fitted = [
+        fit([replace(one, **more) for one in asked(12)], llm, encoder=vectors, samples=2, **told)
+        for (llm, vectors), more in ((whole, own), (bare, {}))
+    ]
+    assert fitted[0][1].variants == fitted[1][1].variants
+    assert all(prompt.count(rest) == 1 for prompt in whole[0].prompts)
+    assert [prompt.replace(rest, "") for prompt in whole[0].prompts] == bare[0].prompts
+    assert whole[1].texts == bare[1].texts
+    assert {one.text for one in asked(12)} < {*bare[1].texts}
+    once = [replace(asked(1)[0], text=f" {QUESTION} 0", **own)]
+    settings = replace(told["settings"], certain_below=0)
+    answering = Calibrator(whole[0], settings=settings, encoder=(vectors := Nonsense()))
+    [answer] = answering.answer_many(once)
+    assert (len(answer.trace), vectors.texts[0]) == (2, f" {QUESTION} 0")
+    assert all(rest in prompt for prompt in whole[0].prompts[-2:])
 
 
 def rights_as(right, wrong):

@@ -5,7 +5,7 @@ counts with the tokens and seconds that it took when it was written.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -302,8 +302,9 @@ def _ranker(
         ]
         if len(cases) >= _FEWEST:
             encoder, llm = _TextsAlone(world.encoder, cases), cast("LLM", world.llm)
+            asked = [replace(q, text=render_question(q).strip(), context="") for q in cases]
             trainer = DURTrainer(encoder, llm, settings=settings.ranking)
-            ranker = trainer.fit(None, _spelled_out(cases), observers=bench.observers).ranker
+            ranker = trainer.fit(None, asked, observers=bench.observers).ranker
             ranker.encoder = world.encoder
             return ranker
         untried["reranker"] = f"the retriever finds something for {len(cases)} questions only"
@@ -320,14 +321,14 @@ def _calibration(
     if len(cases) < _FEWEST:
         untried["calibrator"] = _few(len(cases))
         return None, None
-    settings, encoder = bench.settings, bench.world.encoder
+    settings = bench.settings
     calibration, report = fit_calibration(
-        _spelled_out(cases),
+        cases,
         cast("LLM", bench.world.llm),
         settings=settings.reading,
         metric="f1" if settings.gate.correct == "f1" else "em",
         cut_to=tuple(range(1, settings.k)),
-        encoder=None if encoder is None else _TextsAlone(encoder, cases),
+        encoder=bench.world.encoder,
         observers=bench.observers,
         batch=bench.batch,
     )
@@ -336,11 +337,6 @@ def _calibration(
     count = len(report.variants) - 1
     untried["calibrator"] = f"none of {count} ways to look again pays on the {len(cases)} questions"
     return calibration.scale, None
-
-
-def _spelled_out(questions: Iterable[Question]) -> list[Question]:
-    """With all that they ask in their texts, as `Bench.run` asks them."""
-    return [replace(q, text=render_question(q).strip(), context="") for q in questions]
 
 
 @dataclass(frozen=True)

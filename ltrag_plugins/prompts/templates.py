@@ -132,7 +132,7 @@ def render_question(question: Question, *, context_words: int = 200) -> str:
 
 def searching_for(questions: Iterable[Question], flow: Flow[_T]) -> Flow[_T]:
     """Let a flow over questions that are spelled out search and encode by their texts alone."""
-    texts = {whole: q.text for q in questions if (whole := render_question(q)) != q.text}
+    texts = {whole.strip(): q.text for q in questions if (whole := render_question(q)) != q.text}
     if not texts:
         return (yield from flow)
     longest = sorted(texts, key=len, reverse=True)  # one may begin with another

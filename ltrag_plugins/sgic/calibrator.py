@@ -24,6 +24,7 @@ from ltrag_plugins.errors import (
 )
 from ltrag_plugins.flow import Flow, Observer, World, arun, arun_steps, run, run_many, run_steps
 from ltrag_plugins.llm.base import LLM, Encoder
+from ltrag_plugins.prompts.templates import render_question, searching_for
 from ltrag_plugins.settings import Percent, Settings, Share
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, plural
 from ltrag_plugins.sgic.documents import Relevance, check_source
@@ -279,7 +280,10 @@ class Calibrator:
         """As `answer` for each question; a round of all is one call, of at most `batch` prompts."""
         asked = listed(questions, "questions")
         check_labelled(asked, answers=False)
-        flows = [self.answering(question.text, question.passages) for question in asked]
+        flows = [
+            searching_for([question], self.answering(render_question(question), question.passages))
+            for question in asked
+        ]
         return run_many(flows, self.world, observers=observers, batch=batch)
 
     def stream(

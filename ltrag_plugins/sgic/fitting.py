@@ -33,6 +33,7 @@ from ltrag_plugins.metrics.calibration import Interval, auroc, paired_bootstrap
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.metrics.table import table
 from ltrag_plugins.prompts.replies import option_named
+from ltrag_plugins.prompts.templates import render_question
 from ltrag_plugins.settings import Range, Settings
 from ltrag_plugins.sgic import loop
 from ltrag_plugins.sgic.answer import Round, plural
@@ -409,7 +410,8 @@ def every_way(
         samples = min(max(2, int(dearest)), settings.max_calls)
     if not samples:
         return found
-    drawn = drive(loop.sampled(q.text, q.passages, samples, settings) for q in questions)
+    asked = [(render_question(question), question.passages) for question in questions]
+    drawn = drive(loop.sampled(*one, samples, settings) for one in asked)
     for k in range(1, max(len(answer.trace) for answer in drawn) + 1):
         replies = [[one.generation for one in answer.trace[:k]] for answer in drawn]
         rated = map(Session.as_rounds, recorded[0], replies)

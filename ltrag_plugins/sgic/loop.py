@@ -14,6 +14,7 @@ from typing import Any, final
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, LtragError
 from ltrag_plugins.flow import Flow, ask, compute
 from ltrag_plugins.metrics.answer import is_right
+from ltrag_plugins.prompts.templates import render_question, searching_for
 from ltrag_plugins.sgic import documents as sources
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument, Stop, answer_key
 from ltrag_plugins.sgic.documents import Relevance, Truth
@@ -324,7 +325,8 @@ def record(
             if session.settings.on_error == "raise":
                 raise
 
-    first = [Session(q.text, q.passages, settings, scale, relevance=relevance) for q in questions]
+    asked = [(render_question(question), question.passages) for question in questions]
+    first = [Session(*one, settings, scale, relevance=relevance) for one in asked]
     drive(session.answer() for session in first)
     rescale(first, scale)
     always = settings.score_documents == "always"
@@ -335,7 +337,8 @@ def record(
         own = first if way.source == settings.source else [one.branch(way) for one in plain]
         scored.setdefault(way.source, own)
     for line in scored.values():
-        drive(session.score_documents() for session in line)
+        pairs = zip(questions, line, strict=True)
+        drive(searching_for([question], one.score_documents()) for question, one in pairs)
     lines = [first if rounds_score else plain]
     lines += [[session.branch(way) for session in scored[way.source]] for way in cuts]
     for number in range(1, max(way.rounds for way in (settings, *cuts)) + 1):

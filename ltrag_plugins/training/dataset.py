@@ -31,6 +31,8 @@ from ltrag_plugins.errors import CalibrationError, InvalidInput, UnreadableArtif
 from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.llm.cached import CachedLLM
+from ltrag_plugins.prompts.replies import option_named
+from ltrag_plugins.prompts.templates import render_question
 from ltrag_plugins.sgic.answer import Round, answer_key, number
 from ltrag_plugins.sgic.documents import Relevance, check_source, prepared
 from ltrag_plugins.sgic.loop import checked_question, record
@@ -122,7 +124,11 @@ def build(
     if not checked:
         raise CalibrationError("no questions to learn from; give some with answers and passages")
     asked, direct = zip(*checked, strict=True)
-    rows = [[q.text, q.answers, q.id, [[p.title, p.text] for p in q.passages]] for q in asked]
+    texts = [render_question(question) for question in asked]
+    rows = [
+        [text, q.answers, q.id, [[p.title, p.text] for p in q.passages]]
+        for text, q in zip(texts, asked, strict=True)
+    ]
     judge = {
         "encoder": getattr(encoder, "name", None),
         "relevance": relevance and identity_of(relevance),
@@ -224,7 +230,7 @@ def _checked(question: Question, place: int, settings: SGICSettings) -> tuple[Qu
     name = question.id or f"question {place}"
     answers = tuple(said for answer in question.answers if (said := one_line(answer)))
     texts = [Shown(text) for text in prepared(question.passages, settings)[0]]
-    prompt = settings.templates.render(checked_question(question.text), texts)
+    prompt = settings.templates.render(checked_question(render_question(question)), texts)
     try:
         f"{prompt}{answers[0]}".encode()
     except UnicodeEncodeError as error:
@@ -237,17 +243,19 @@ def _learned(
     question: Question, name: str, trace: Sequence[Round], corpus: CorpusSettings
 ) -> tuple[int | None, Example | None]:
     """The first right round (None: none was) and its example, if a limit left a prompt for it."""
-    right = next((r for r in trace if corpus.is_right(r.text, question.answers)), None)
+    named = ((one, option_named(one.text, question.options)) for one in trace)
+    rights = ((one, text) for one, text in named if corpus.is_right(text, question.answers))
+    right, text = next(rights, (None, ""))
     target, kind, shown = question.answers[0], "wrong", trace[-1]
     if right is not None:
-        key = answer_key(right.text)
+        key = answer_key(text)
         target = next((a for a in question.answers if answer_key(a) == key), target)
         kind, shown = "mended", right
         if not right.number:
-            said, wanted = number(right.text), number(target)
+            said, wanted = number(text), number(target)
             blind = not callable(corpus.right) and None not in (said, wanted) and said != wanted
             if right.score < corpus.certain_below and not blind:
-                target = right.text
+                target = text
             kind = "preserved" if answer_key(target) == key else "mended"
             shown = trace[1] if trace[1:] else right
     first = None if right is None else right.number
