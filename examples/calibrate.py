@@ -7,7 +7,7 @@ Takes a minute or two on two cores::
     python examples/calibrate.py
 
 A handful of questions shows how the parts fit. For figures to rely on give a hundred or more, with
-the passages that your retriever finds (`ltrag sgic fit`).
+the passages that your retriever finds (`ltrag calibrate fit`).
 """
 
 import argparse

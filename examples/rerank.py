@@ -7,7 +7,7 @@ about a minute on two cores::
     python examples/rerank.py
 
 A handful of calibration questions shows how the parts fit, not how good a head can get: for that,
-train on hundreds (`ltrag dur train`).
+train on hundreds (`ltrag rerank train`).
 """
 
 import argparse

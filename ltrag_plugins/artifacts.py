@@ -280,6 +280,16 @@ def _written(code: CodeType) -> str:
     return repr((code.co_code, code.co_names, constants))
 
 
+def check_part(what: str, part: str, fitted: object, given: object) -> None:
+    """Raise `ArtifactMismatch` where a model or encoder has another name than that of the fit."""
+    if fitted != given:
+        both = f"{what} was fitted with the {part} {fitted!r}, not {given!r}"
+        raise ArtifactMismatch(
+            f"{both}; pass that one, or fit anew for this one. If it is the same {part} at another "
+            "address, give both one name (name=...)"
+        )
+
+
 def check_same(
     trouble: str, before: Mapping[str, Any], now: Mapping[str, Any], remedy: str
 ) -> None:

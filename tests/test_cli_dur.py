@@ -1,4 +1,4 @@
-"""`ltrag dur ...` against a real HTTP server: the heads, the figures, the exit codes."""
+"""`ltrag rerank ...` against a real HTTP server: the heads, the figures, the exit codes."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""`ltrag sgic finetune`, and its adapter as a part of MODEL, as a user meets them."""
+"""`ltrag calibrate finetune`, and its adapter as a part of MODEL, as a user meets them."""
 
 import json
 import re

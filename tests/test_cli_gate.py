@@ -174,7 +174,7 @@ def test_the_encoder_of_a_gate_is_found_again(questions, model, tmp_path):
     assert ltrag(*asked).stdout.startswith("retrieve: ")
     wrong = ltrag(*asked, "--encoder", "none")
     assert wrong.exit_code == 1
-    assert "fitted with encoder" in wrong.stderr
+    assert "fitted with the encoder" in wrong.stderr
 
 
 def test_explain_as_json_is_the_decision(gate, model):
@@ -288,7 +288,7 @@ def test_a_gate_of_another_model_is_refused(gate, server):
     model = f"openai:another@{server[0]}"
     result = ltrag("gate", "explain", "who wrote book 1?", "--gate", gate, "--model", model)
     assert result.exit_code == 1
-    assert "was fitted with llm" in result.stderr
+    assert "was fitted with the model" in result.stderr
     assert result.stdout == ""
 
 

@@ -1,4 +1,4 @@
-"""`ltrag sgic ...` against a real HTTP server: what is asked, said, written; and wrong input."""
+"""`ltrag calibrate ...` against a real HTTP server: what is asked, said, written; wrong input."""
 
 import json
 import re

@@ -67,7 +67,7 @@ def test_settings_survive_the_folder_less_a_users_reward_function(settings, tmp_
 
 
 def test_a_head_for_another_encoder_is_refused_by_name(folder):
-    with pytest.raises(ArtifactMismatch, match=r"'nonsense'.*'other'.*train a head"):
+    with pytest.raises(ArtifactMismatch, match=r"'nonsense'.*'other'.*fit anew"):
         DURRanker.load(folder, encoder=Nonsense(name="other"))
     shorter = DURRanker.load(folder, encoder=Nonsense(dim=5))
     with pytest.raises(ArtifactMismatch, match=r"vectors of 12 numbers.*gives 5"):

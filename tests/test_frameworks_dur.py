@@ -23,7 +23,7 @@ from tests.framework_parts import EACH, Letters, dumped, trained
 QUESTION = "which tea is grown in Assam?"
 TEXTS = ["black tea grows in Assam", "green tea grows in Uji", "zinc", "Assam", "a b c", "tea tea"]
 PASSAGES = [Passage(text, f"d{i}", title="Assam" * (i % 3)) for i, text in enumerate(TEXTS)]
-COMMAND = "ltrag dur train candidates.jsonl validation.jsonl --model ... --out head/"
+COMMAND = "ltrag rerank train candidates.jsonl validation.jsonl --model ... --out head/"
 KINDS = pytest.mark.parametrize("kind", [InLangChain, DURExampleSelector, InLlamaIndex])
 
 
@@ -178,7 +178,7 @@ def test_without_a_trained_head_the_refusal_has_the_command_that_trains_one(kind
             kind(**given)
         assert COMMAND in str(refused.value)
         assert "untrained='encoder'" in str(refused.value)
-    with pytest.raises(UnreadableArtifact, match="ltrag dur train"):
+    with pytest.raises(UnreadableArtifact, match="ltrag rerank train"):
         kind.from_pretrained(tmp_path / "none", encoder=Letters())
 
 

@@ -149,7 +149,7 @@ def test_a_frameworks_model_is_to_be_wrapped(folder):
 
 
 def test_another_model_is_refused_by_name(folder):
-    with pytest.raises(ArtifactMismatch, match=r"'honest'.*'another'.*fit a gate"):
+    with pytest.raises(ArtifactMismatch, match=r"'honest'.*'another'.*fit anew"):
         GECEGate.load(folder, llm=honest_llm("another"), encoder=Letters())
 
 

@@ -138,7 +138,7 @@ def test_a_dictionary_without_its_whole_head_is_refused(tmp_path, monkeypatch):
     swapped = head | {"dur.safetensors": head["dur.json"]}
     outside = {"../" + name: content for name, content in head.items()}
     for wrong in ({}, {"head": {}}, {"head": swapped}):
-        with pytest.raises(UnreadableArtifact, match="ltrag dur train"):
+        with pytest.raises(UnreadableArtifact, match="ltrag rerank train"):
             DURReranker.from_dict({**data, **wrong}, encoder=Letters())
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     DURReranker.from_dict({**data, "head": outside}, encoder=Letters())

@@ -486,7 +486,7 @@ def test_a_folder_that_does_not_fit_is_refused(tmp_path):
     assert LongTailRAG.load(tmp_path, **parts).calibration == looks
     other = Letters()
     other.name = "another"
-    with pytest.raises(ArtifactMismatch, match="looks again by 'houses and gardens', not 'another"):
+    with pytest.raises(ArtifactMismatch, match="the encoder 'houses and gardens', not 'another"):
         LongTailRAG.load(tmp_path, **parts | {"encoder": other})
     file = tmp_path / "longtail.json"
     file.write_text(file.read_text().replace('"retrieves": "', '"retrieves": "x'))

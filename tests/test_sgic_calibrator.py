@@ -186,7 +186,7 @@ def warnings_of(caplog) -> list[str]:
 @pytest.mark.parametrize(("told", "warned"), [
     ({}, []),
     ({"settings": LOOKING},
-     ["up to 5 rounds", "not tried on this model", "'ltrag sgic fit' (sgic.fit)"]),
+     ["up to 5 rounds", "not tried on this model", "'ltrag calibrate fit' (sgic.fit)"]),
     ({"settings": SGICSettings(rounds=1)}, ["up to 1 round after"]),
     # a scale alone is no trial
     ({"settings": LOOKING, "scale": ScoreScale("product")}, ["not tried"]),

@@ -1,7 +1,7 @@
 """Two servers with one model name: what was saved over one is not taken for the other's."""
 
 import pytest
-from client_parts import CLIENTS
+from client_parts import CLIENTS, chat_openai, openai_like
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from llama_index.core.embeddings import MockEmbedding
 from openai_server import completion, serving
@@ -10,9 +10,10 @@ from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.evaluate import Cell, evaluate
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate, GECESettings
-from ltrag_plugins.langchain import LangChainEncoder
+from ltrag_plugins.langchain import LangChainEncoder, LangChainLLM
 from ltrag_plugins.langchain.model import model_of
-from ltrag_plugins.llama_index import LlamaIndexEncoder
+from ltrag_plugins.llama_index import LlamaIndexEncoder, LlamaIndexLLM
+from ltrag_plugins.llm.openai import OpenAICompatibleLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.sgic.calibrator import Calibration, ScoreScale
@@ -52,7 +53,7 @@ def test_a_gate_of_one_address_is_refused_for_the_other(make, servers, tmp_path)
     gate = GECEGate.fit(QUESTIONS, llm=make(url), target_rate=0.5, settings=SETTINGS)
     gate.save(tmp_path)
     assert GECEGate.load(tmp_path, llm=make(url)).decide(QUESTIONS[0].text).retrieve
-    with pytest.raises(ArtifactMismatch, match="fitted with llm"):
+    with pytest.raises(ArtifactMismatch, match=r"fitted with the model .* \(name=...\)"):
         GECEGate.load(tmp_path, llm=make(other))
 
 
@@ -60,7 +61,7 @@ def test_a_calibration_of_one_address_is_refused_for_the_other(make, servers, tm
     (url, _), (other, _) = servers
     Calibration(SGICSettings(), ScoreScale("product")).save(tmp_path, llm=make(url))
     Calibration.load(tmp_path, llm=make(url))
-    with pytest.raises(ArtifactMismatch, match="fitted on the model"):
+    with pytest.raises(ArtifactMismatch, match="fitted with the model"):
         Calibration.load(tmp_path, llm=make(other))
 
 
@@ -121,6 +122,27 @@ def embeddings(**fields):
 
 def embedding(**fields):
     return LlamaIndexEncoder(Embedding(**{"model_name": "m", "embed_dim": 3} | fields)).name
+
+
+def test_one_name_is_one_model_at_any_address(servers, tmp_path):
+    (url, _), (other, _) = servers
+    for kind in (
+        lambda url: OpenAICompatibleLLM("m", base_url=url, api_key="k", name="mine"),
+        lambda url: LangChainLLM(chat_openai(url), name="mine"),
+        lambda url: LlamaIndexLLM(openai_like(url), name="mine"),
+    ):
+        assert kind(url).name == kind(other).name == "mine"
+        folder = tmp_path / type(kind(url)).__name__
+        GECEGate.fit(QUESTIONS, llm=kind(url), target_rate=0.5, settings=SETTINGS).save(folder)
+        gate = GECEGate.load(folder, llm=kind(other))
+        assert gate.decide(QUESTIONS[1].text).answer == "Mary Shelley"
+    for base in ("http://a/v1", "http://b/v1"):
+        ours, theirs = (
+            OpenAIEmbeddings(api_key="k", base_url=base),
+            Embedding(embed_dim=3, api_base=base),
+        )
+        assert LangChainEncoder(ours, name="v").name == "v"
+        assert LlamaIndexEncoder(theirs, name="v").name == "v"
 
 
 @pytest.mark.parametrize(

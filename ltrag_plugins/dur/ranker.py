@@ -21,7 +21,6 @@ from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.prompts import PromptFormat, Shot, text_of
 from ltrag_plugins.dur.settings import Bounds, DURSettings
 from ltrag_plugins.errors import (
-    ArtifactMismatch,
     EmptyQuestion,
     InvalidInput,
     ModelError,
@@ -103,7 +102,7 @@ class DURRanker:
         """From a folder that `save` wrote: whole, or `UnreadableArtifact` is raised, and trained
         with this encoder, or `ArtifactMismatch`."""
         folder, kinds = path_of(folder), (Head, DURSettings, PromptFormat)
-        remedy = "Train one with DURTrainer or 'ltrag dur train', and save it there."
+        remedy = "Train one with DURTrainer or 'ltrag rerank train', and save it there."
         with artifacts.reading(f"{folder} holds no readable head", remedy):
             known: Any = {"parts": ("encoder", "sigma", "shots", "settings", "head")}
             known |= {"optional": ("data",), "kinds": kinds, "format": _FORMAT}
@@ -114,10 +113,7 @@ class DURRanker:
                 raise ValueError("its encoder or its settings are missing")
             if not (np.isfinite(head.weight).all() and np.isfinite(head.bias).all()):
                 raise ValueError("a number of the head is not finite")
-        if trained_with != encoder.name:
-            given = f"encoder {trained_with!r}, and is now given {encoder.name!r}"
-            remedy = "Pass that one, or train a head for this one."
-            raise ArtifactMismatch(f"the head in {folder} was trained with {given}. {remedy}")
+        artifacts.check_part(f"the head in {folder}", "encoder", trained_with, encoder.name)
         return ranker
 
     def save(self, folder: str | PathLike[str]) -> None:
@@ -261,7 +257,7 @@ class HeadHolder:
         top_n: int | None = None,
         sigma: float = 0.0,
     ) -> Self:
-        """With the head that `save`, `DURRanker.save` or `ltrag dur train` wrote.
+        """With the head that `save`, `DURRanker.save` or `ltrag rerank train` wrote.
 
         Args:
             encoder: the one the head was trained with, ours or the framework's; in LlamaIndex
@@ -291,7 +287,7 @@ class HeadHolder:
                 )
         elif untrained != "encoder" or ours is None:
             raise InvalidInput(
-                "there is no trained head to rank with. Train one with 'ltrag dur train "
+                "there is no trained head to rank with. Train one with 'ltrag rerank train "
                 "candidates.jsonl validation.jsonl --model ... --out head/', and load it with "
                 "from_pretrained. Or rank by plain similarity, which needs encoder=... and "
                 f"untrained='encoder', got {untrained!r}."

@@ -16,7 +16,7 @@ from ltrag_plugins import artifacts
 from ltrag_plugins.dur.prompts import FORMATS, PromptFormat, text_of
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, checked, listed, path_of
+from ltrag_plugins.errors import InvalidInput, checked, listed, path_of
 from ltrag_plugins.evaluate.choice import Goal, PipelineReport, Retrieves, Verdict, WayFigures
 from ltrag_plugins.evaluate.gating import RunGate
 from ltrag_plugins.flow import Flow, Observer, World, arun, ask, embed, fetch, run, run_many
@@ -201,9 +201,7 @@ class LongTailRAG:
             for part, written in saved.pop("hashes", {}).items():
                 if artifacts.content_hash(path / _FILES[part].parent, _FILES[part].name) != written:
                     raise ValueError(f"{_FILES[part].parent}/ is not the one of this fit")
-        if name != llm.name:
-            both = f"the pipeline in {path} was fitted with {name!r}, not {llm.name!r}"
-            raise ArtifactMismatch(f"{both}; pass that model, or fit one for this one")
+        artifacts.check_part(f"the pipeline in {path}", "model", name, llm.name)
         if retriever is None and saved["retrieves"] != "never":
             raise InvalidInput(f"the pipeline in {path} retrieves: give it a retriever")
         if encoder is None and "ranker" in kept:
@@ -215,9 +213,8 @@ class LongTailRAG:
         if "calibration" in kept:
             saved["calibration"] = calibration = Calibration.load(path / "calibration", llm=llm)
             check_source(source := calibration.settings.source, encoder=encoder)
-            if source == "encoder" and encoder is not None and encoder.name != reads:
-                both = f"the pipeline in {path} looks again by {reads!r}, not {encoder.name!r}"
-                raise ArtifactMismatch(f"{both}; pass that encoder, or fit one for this one")
+            if source == "encoder" and encoder is not None:
+                artifacts.check_part(f"the pipeline in {path}", "encoder", reads, encoder.name)
         return cls(world=world, **saved)
 
     def save(self, folder: str | PathLike[str]) -> None:

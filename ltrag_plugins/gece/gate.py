@@ -181,11 +181,8 @@ class GECEGate:
         check_world(world)
         parts, arrays = read_gate(folder)
         for part, name in names_of(world).items():
-            if parts[part] != name:
-                raise ArtifactMismatch(
-                    f"the gate in {folder} was fitted with {part} {parts[part]!r}, not {name!r}; "
-                    "pass that one, or fit a gate for this one"
-                )
+            called = {"llm": "model"}.get(part, part)
+            artifacts.check_part(f"the gate in {folder}", called, parts[part], name)
         fitted, report = parts["gate"], parts["report"]
         if fitted.frequencies is not None:
             fitted.frequencies.of_word("a")

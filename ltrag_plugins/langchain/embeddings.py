@@ -35,14 +35,21 @@ class LtragEmbeddings(Embeddings):
 
 @final
 class LangChainEncoder:
-    """Encodes with any `Embeddings`, by its `embed_documents` or `aembed_documents`."""
+    """Encodes with any `Embeddings`, by its `embed_documents` or `aembed_documents`.
 
-    def __init__(self, embeddings: Embeddings) -> None:
+    Args:
+        name: what caches, heads and gates know it by; equal names must mean equal vectors.
+    """
+
+    def __init__(self, embeddings: Embeddings, *, name: str | None = None) -> None:
         self._embeddings = checked(embeddings, Embeddings, "embeddings", "LangChain Embeddings")
+        self._name = name
 
     @property
     def name(self) -> str:
-        """Class, model name, and a digest of what else can change the vectors (address, ...)."""
+        """As given; else class, model name, and a digest of what else can change the vectors."""
+        if self._name:
+            return self._name
         name = f"langchain:{type(self._embeddings).__name__}:{model_name(self._embeddings)}"
         return encoder_name(self._embeddings, name)
 

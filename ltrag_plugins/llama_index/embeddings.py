@@ -65,15 +65,21 @@ class LtragEmbedding(BaseEmbedding):
 
 
 class LlamaIndexEncoder:
-    """A LlamaIndex embedding model as our `Encoder`; texts are embedded as texts, not queries."""
+    """A LlamaIndex embedding model as our `Encoder`; texts are embedded as texts, not queries.
 
-    def __init__(self, embedding: BaseEmbedding) -> None:
-        wanted = "a LlamaIndex BaseEmbedding"
+    Args:
+        name: what caches, heads and gates know it by; equal names must mean equal vectors.
+    """
+
+    def __init__(self, embedding: BaseEmbedding, *, name: str | None = None) -> None:
+        wanted, self._name = "a LlamaIndex BaseEmbedding", name
         self._embedding = checked(embedding, BaseEmbedding, "embedding", wanted)
 
     @property
     def name(self) -> str:
-        """Class, model name, and a digest of what else can change the vectors (address, ...)."""
+        """As given; else class, model name, and a digest of what else can change the vectors."""
+        if self._name:
+            return self._name
         name = f"{type(self._embedding).__name__}:{self._embedding.model_name}"
         return encoder_name(self._embedding, name)
 

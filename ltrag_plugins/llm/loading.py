@@ -236,7 +236,7 @@ def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Any], bytes]:
         elif [*folder.glob("*.bin"), *folder.glob("*.pt")]:
             why = "its weights are pickled, which can run code and is never read"
         raise UnreadableArtifact(
-            f"{folder} has no {MANIFEST}: {why}. Name a folder that 'ltrag sgic finetune' "
+            f"{folder} has no {MANIFEST}: {why}. Name a folder that 'ltrag calibrate finetune' "
             "finished; an adapter made elsewhere has to be merged with peft and saved as a model."
         )
     remedy = "Train again, or restore the folder."

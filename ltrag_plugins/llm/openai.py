@@ -54,6 +54,7 @@ class OpenAICompatibleLLM(RequestLLM):
         async_client: the same for `agenerate`, on one event loop. Without it a `client` of yours
             answers `agenerate` in threads. An `AsyncOpenAI` alone serves `generate` too; one of
             another class, such as `AsyncAzureOpenAI`, needs a `client` beside it for that.
+        name: what caches and saved gates know it by; equal names must mean equal answers.
 
     Raises:
         InvalidInput: a setting is out of range, an address is none, or there is no API key.
@@ -74,6 +75,7 @@ class OpenAICompatibleLLM(RequestLLM):
         omit: Sequence[str] = (),
         client: OpenAI | None = None,
         async_client: AsyncOpenAI | None = None,
+        name: str | None = None,
     ) -> None:
         for field, value in (("top_logprobs", top_logprobs), ("max_retries", max_retries)):
             if not isinstance(value, Integral) or value < 0:
@@ -81,7 +83,7 @@ class OpenAICompatibleLLM(RequestLLM):
         checked(timeout, Real | httpx.Timeout | None, "timeout", "a number of seconds")
         if unknown := set(omit) - set(_OMITTABLE):
             raise InvalidInput(f"omit holds {sorted(unknown)}; it may hold {sorted(_OMITTABLE)}")
-        self.model, self.chat = model, chat
+        self.model, self.chat, self._name = model, chat, name
         self.omit: tuple[str, ...] = tuple(omit)
         self.logprobs, self.top_logprobs = logprobs, top_logprobs
         super().__init__(max_concurrency)
@@ -115,7 +117,9 @@ class OpenAICompatibleLLM(RequestLLM):
 
     @property
     def name(self) -> str:
-        """Model, server and prompt handling, what is asked for and what is not sent."""
+        """As given; else model, server, prompt handling, what is asked for, what is not sent."""
+        if self._name:
+            return self._name
         url = urlsplit(str(self._client.base_url))  # without user name, password and query
         port = f":{url.port}" if url.port else ""
         how = ["chat" if self.chat else "text", *(f"no {name}" for name in sorted(self.omit))]

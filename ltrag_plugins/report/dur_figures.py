@@ -31,11 +31,11 @@ def dur_pictures(
 
 
 def training_pictures(run: Path, cells: Iterable[str]) -> list[plots.Picture]:
-    """Those of each cell that kept its training, and of what `ltrag dur train --json` printed."""
+    """Those of each cell that kept its training, and of a printed `ltrag rerank train --json`."""
     files = [(RunFolder(run).learned(name), f"dur-{slug(name)}-", visible(name)) for name in cells]
     files, found = [*files, (run / "dur_history.json", "dur-", "DUR")], []
     for path, prefix, title in (file for file in files if file[0].exists()):
-        with reading(f"{path}: no training", "Write 'ltrag dur train --json', or take it away."):
+        with reading(f"{path}: no training", "Write 'ltrag rerank train --json', or take it away."):
             body = json.loads(path.read_bytes())
             history = [Batch(**batch) for batch in body["history"]]
             if not history:

@@ -15,7 +15,6 @@ from ltrag_plugins import artifacts
 from ltrag_plugins.calibration import CalibrationMethod, Isotonic, Platt
 from ltrag_plugins.data import check_labelled
 from ltrag_plugins.errors import (
-    ArtifactMismatch,
     InvalidInput,
     NoTokenProbabilities,
     checked,
@@ -81,9 +80,7 @@ class Calibration:
     def load(cls, folder: str | PathLike[str], *, llm: LLM) -> "Calibration":
         """Read one of this model (or `ArtifactMismatch`), whole (or `UnreadableArtifact`)."""
         name, found = _read(folder)
-        if name != llm.name:
-            both = f"{folder} was fitted on the model {name!r}, not on {llm.name!r}"
-            raise ArtifactMismatch(f"{both}, which has another scale; fit one for this model")
+        artifacts.check_part(f"the calibration in {folder}", "model", name, llm.name)
         return found
 
 
@@ -188,9 +185,8 @@ class Calibrator:
         given = calibration or Calibration(settings, scale)
         check_source(settings.source, relevance=relevance, encoder=encoder)
         reads = getattr(encoder, "name", "") if settings.source == "encoder" else ""
-        if given.encoder and reads not in ("", given.encoder):
-            both = f"the calibration was fitted with the encoder {given.encoder!r}, not {reads!r}"
-            raise ArtifactMismatch(f"{both}; pass that encoder, or fit one for this one")
+        if given.encoder and reads:
+            artifacts.check_part("the calibration", "encoder", given.encoder, reads)
         self._used = used = replace(given, settings=settings, encoder=reads)
         self.settings, self.scale, self.relevance = settings, scale, relevance
         self.calibration = used if calibration else None
@@ -204,7 +200,7 @@ class Calibrator:
         if calibration is None and settings.rounds:
             _log.warning(
                 "without a calibration: up to %s after an answer that is not certain, not tried on "
-                "this model; whether rounds pay, 'ltrag sgic fit' (sgic.fit) tells on your "
+                "this model; whether rounds pay, 'ltrag calibrate fit' (sgic.fit) tells on your "
                 "labelled questions, and SGICSettings(rounds=0) leaves them out",
                 plural(settings.rounds, "round"),
             )
