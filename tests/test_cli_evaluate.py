@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import signal
 import threading
 from dataclasses import replace
@@ -289,22 +288,6 @@ def test_gates_stand_side_by_side_and_the_one_that_reads_answers_is_said_to(
     # a server has no gradients, which is said before a question is asked for them
     refused = evaluated("--gate", "paper", out=tmp_path / "other", code=1)
     assert "no gradients. Load local weights" in one_line(refused)
-
-
-def test_a_run_with_the_earlier_name_of_the_fitted_gate_is_refused_with_the_way_on(
-    evaluated, learning, server, tmp_path
-):
-    evaluated(*GATE, *learning, out=tmp_path / "old")
-    run = tmp_path / "old" / "run.json"
-    run.write_text(run.read_text().replace("+gate", "+gece"))
-    refused = one_line(evaluated(*GATE, *learning, out=tmp_path / "old", code=1))
-    assert "+gece; they are +gate now" in refused
-    shutil.copytree(tmp_path / "old" / "gate", tmp_path / "new" / "gate")
-    for path in (tmp_path / "old").glob("answers.sqlite*"):
-        shutil.copy(path, tmp_path / "new")
-    asked = len(server[1])
-    evaluated(*GATE, *learning, out=tmp_path / "new")
-    assert len(server[1]) == asked
 
 
 def test_the_folder_of_a_run_may_begin_with_a_tilde(evaluated, learning, tmp_path, monkeypatch):

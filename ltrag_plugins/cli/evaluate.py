@@ -93,7 +93,7 @@ def _evaluate(
     """
     from ltrag_plugins.evaluate import cell_of, evaluate, in_process, summarize
     from ltrag_plugins.evaluate.folder import RunFolder
-    from ltrag_plugins.evaluate.gating import RunGate, check_names, gated_cells
+    from ltrag_plugins.evaluate.gating import RunGate, gated_cells
     from ltrag_plugins.evaluate.run import check_asked, check_begun
     from ltrag_plugins.evaluate.spec import EQ2, metrics_named
     from ltrag_plugins.flow import World
@@ -164,7 +164,6 @@ def _evaluate(
                 if cell.method.name == "dur":
                     alone[i] = replace(cell, settings=replace(cell.set, ranker=ranker))
         cells, made = gated_cells(alone, gatings, run.seeds), {}
-        check_names(folder)
         check_begun(folder, questions=found, cells=cells, world=world, **same)
         if gatings and all(cell.gate is None for cell in cells):
             io.say("no gate is put before these methods: none retrieves, or they are gates")

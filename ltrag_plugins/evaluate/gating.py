@@ -12,7 +12,6 @@ import numpy as np
 from ltrag_plugins import artifacts
 from ltrag_plugins.artifacts import check_same, json_object, writing
 from ltrag_plugins.data import digest_of
-from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.spec import EQ2, Cell, CellName
 from ltrag_plugins.flow import Flow, Observer, World
@@ -189,14 +188,3 @@ def gated_cells(alone: Sequence[Cell], gates: Sequence[RunGate], seeds: int = 1)
             pairs = ((one, gate.name) for gate in gates for one in seeded)
             found += [replace(one, gate=_LATER, gate_name=name) for one, name in pairs]
     return found
-
-
-def check_names(run: RunFolder) -> None:
-    """Refuse a run of an earlier version, which named the rows behind its fitted gate otherwise."""
-    before = (run.read() or {}).get("identity", {"cells": ()})
-    gates = {CellName.parse(name).gate for name in before["cells"]}
-    if "gece" in gates and "gate" not in gates and (run.path / "gate").is_dir():
-        raise ArtifactMismatch(
-            f"{run.path} names the rows behind its fitted gate +gece; they are +gate now. Name "
-            "another folder, and copy answers.sqlite and gate/ into it: nothing is asked twice."
-        )
