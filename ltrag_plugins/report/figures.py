@@ -1,4 +1,4 @@
-"""The pictures of an evaluation: accuracy against cost, gates (Li et al., ACL 2024, figures 4, 5),
+"""The pictures of an evaluation: accuracy against cost, gates (after Li et al., ACL 2024),
 and what probabilities promised (Guo et al., ICML 2017, figure 1).
 
 With a gate's scores on record, and each question answered both ways, every other threshold can be
@@ -110,7 +110,7 @@ def _best_for_cost(rows: Sequence[Row], metric: str, cost: str) -> list[Row]:
 
 
 def _rate(name: str, records: Mapping[str, Sequence[Record]], metric: str) -> plots.Picture:
-    """A method behind a gate, between never and always (GECE, figure 4), and methods that are gates
+    """A method behind a gate, between never and always, and methods that are gates
     themselves; all on the questions that the gate decided."""
     known = [i for i, record in enumerate(records[name]) if _scored(record)]
     cells = {"gate": name, "never": direct_of(records), "always": CellName.parse(name).alone}
