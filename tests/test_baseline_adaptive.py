@@ -1,15 +1,13 @@
 import numpy as np
 import pytest
-from import_parts import python
 from method_parts import Planes, answer
-from sklearn.linear_model import LogisticRegression
+from sklearn.dummy import DummyClassifier
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.adaptive import AdaptiveSettings
-from ltrag_plugins.methods.adaptive import _Complexity as Complexity
 from ltrag_plugins.methods.iter_retgen import IterRetGenSettings
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Passage, Question
@@ -35,6 +33,7 @@ def reply(prompt: str) -> str:
     return "the answer is right" if "second" in prompt and "hard?" in prompt else "hm"
 
 
+ROUTES = ("none", "one", "many")
 LABELLED = [Question(f"{w}?", ("right",)) for w in ("easy", "middling", "hard", "hopeless")]
 VECTORS = {"easy": (4, 0), "middling": (0, 4), "hard": (-4, -4), "hopeless": (-4, -3)}
 
@@ -55,9 +54,8 @@ def test_learning_step_by_step():
     assert len(shelves.asked) == 2
     assert encoder.asked == [tuple(texts)]
     # easy: none; middling: one; hard: many; hopeless: many, the label of multi-hop data
-    assert [learned.route(np.array(VECTORS[w[:-1]])) for w in texts] == [
-        "none", "one", "many", "many",
-    ]  # fmt: skip
+    routes = learned.predict(np.array([VECTORS[text[:-1]] for text in texts]))
+    assert [ROUTES[i] for i in routes] == ["none", "one", "many", "many"]
 
 
 MANY = [reading_prompt("hard?", [s], IterRetGenSettings().template) for s in (FIRST, SECOND)]
@@ -73,7 +71,7 @@ MANY = [reading_prompt("hard?", [s], IterRetGenSettings().template) for s in (FI
 )
 def test_each_route_asks_what_it_should(route, searched, prompts, passages):
     llm, shelves = ScriptedLLM(reply), Shelves()
-    only = Complexity((route,), np.zeros((2, 1)), np.zeros(1))
+    only = DummyClassifier().fit(np.zeros((1, 2)), [ROUTES.index(route)])
     found = answer("adaptive", "hard?", llm, shelves, learned=only, encoder=Planes(hard=(1, 1)))
     assert llm.prompts == prompts
     assert len(shelves.asked) == searched
@@ -96,42 +94,12 @@ def test_the_cheapest_right_route_is_the_label(said, label):
 
     world = World(llm=ScriptedLLM(reply), retriever=Shelves(), encoder=Planes(x=(1, 0)))
     learned = learn([Question("x?", ("yes",))], world)  # a single-hop question, if none is right
-    assert learned.routes == (label,)
-
-
-@pytest.mark.parametrize(
-    "kinds", [("none", "one", "many"), ("none", "many"), ("one", "many")], ids=str
-)
-def test_the_routes_are_scikit_learns_own_predictions(kinds):
-    rng = np.random.default_rng(1)
-    vectors = rng.normal(size=(90, 5))
-    labels = [kinds[int(abs(v[0] * 2 + v[1]) % len(kinds))] for v in vectors]
-    learned = Complexity.fit(vectors, labels, 0.7)
-    model = LogisticRegression(C=0.7, max_iter=1000).fit(vectors, labels)
-    fresh = rng.normal(size=(300, 5))
-    assert [learned.route(v) for v in fresh] == model.predict(fresh).tolist()
-    assert len({learned.route(v) for v in fresh}) == len(kinds)
-
-
-def test_one_kind_of_label_is_everyones():
-    learned = Complexity.fit(np.eye(3), ["one"] * 3, 1.0)
-    assert learned.routes == ("one",)
-    assert learned.route(np.array([9.0, -9.0, 0.0])) == "one"
+    assert [ROUTES[i] for i in learned.classes_] == [label]
+    assert learned.predict([[9.0, -9.0]]) == learned.classes_  # and everyone's
 
 
 def test_an_encoder_of_another_size_is_refused():
-    with pytest.raises(InvalidInput, match="embeddings of 3 numbers and got 2"):
-        Complexity.fit(np.eye(3), ["none", "one", "many"], 1.0).route(np.zeros(2))
-
-
-def test_answering_loads_no_scikit_learn():
-    told = python(
-        """
-        import numpy as np
-        from ltrag_plugins.methods import METHODS
-        from ltrag_plugins.methods.adaptive import _Complexity
-        _Complexity(("one",), np.zeros((2, 1)), np.zeros(1)).route(np.zeros(2))
-        print("sklearn" in sys.modules, "wordfreq" in sys.modules)
-        """
-    )
-    assert told == "False False"
+    llm, shelves = ScriptedLLM(reply), Shelves()
+    learned = learn(LABELLED, World(llm, shelves, Planes(**VECTORS)))
+    with pytest.raises(InvalidInput, match="embeddings of 2 numbers and got 3"):
+        answer("adaptive", "hard?", llm, shelves, learned=learned, encoder=Planes(hard=(1, 1, 1)))

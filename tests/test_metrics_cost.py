@@ -30,16 +30,16 @@ def test_one_flow_costs_what_it_asked_for():
     counter = CostCounter()
     run(looking_up("who wrote Emma"), World(CountingModel(), RETRIEVER), observers=[counter])
     cost = counter.cost
-    assert (cost.calls, cost.batches, cost.retrievals) == (3, 2, 1)
+    assert (cost.calls, cost.retrievals) == (3, 1)
     # "Emma is a novel by Jane Austen who wrote Emma" twice, and "one more"
     assert (cost.prompt_tokens, cost.completion_tokens) == (10 + 10 + 2, 3 * 2)
 
 
-def test_flows_side_by_side_make_as_many_calls_in_fewer_batches():
+def test_flows_side_by_side_make_as_many_calls():
     counter = CostCounter()
     flows = [looking_up(q) for q in ("who wrote Emma", "is Emma a novel", "Paris")]
     run_many(flows, World(CountingModel(), RETRIEVER), observers=[counter])
-    assert (counter.cost.calls, counter.cost.batches, counter.cost.retrievals) == (9, 2, 3)
+    assert (counter.cost.calls, counter.cost.retrievals) == (9, 3)
 
 
 def received(request, reply, seconds=0.0):
@@ -62,7 +62,7 @@ def test_token_probabilities_count_as_tokens_where_no_count_was_reported():
     assert (cost.prompt_tokens, cost.completion_tokens) == (5, 2)
 
 
-def test_seconds_are_kept_by_kind_and_add_up():
+def test_seconds_of_all_kinds_add_up():
     agree = Agree(("p",), ("c",), {"w": np.zeros(1, np.float32)})
     cost = (
         received(Ask(("a",)), [Generation("x", None, 1, 1)], 1.0)
@@ -70,11 +70,8 @@ def test_seconds_are_kept_by_kind_and_add_up():
         + received(Embed(("t", "u", "v")), list(np.zeros((3, 2))), 0.25)
         + received(agree, [GradientAgreement(0.1)], 2.0)
     )
-    counts = {"calls": 1, "batches": 1, "prompt_tokens": 1, "completion_tokens": 1}
-    counts |= {"retrievals": 2, "embeddings": 3, "gradients": 1}
-    seconds = {"model": 1.0, "retrieval": 0.5, "embedding": 0.25, "gradient": 2.0}
-    assert cost == Cost(**counts, **{f"{name}_seconds": s for name, s in seconds.items()})
-    assert cost.seconds == 3.75
+    counts = {"calls": 1, "prompt_tokens": 1, "completion_tokens": 1, "retrievals": 2}
+    assert cost == Cost(**counts, seconds=1.0 + 0.5 + 0.25 + 2.0)
 
 
 def test_a_call_that_raises_is_a_call():
@@ -85,7 +82,7 @@ def test_a_call_that_raises_is_a_call():
     counter = CostCounter()
     with pytest.raises(ModelFailed):
         run(ask("hello"), World(Broken()), observers=[counter])
-    assert counter.cost == Cost(calls=1, batches=1)
+    assert counter.cost == Cost(calls=1)
 
 
 def test_one_counter_watches_many_threads_and_misses_nothing():
@@ -101,6 +98,6 @@ def test_answers_that_a_cache_kept_cost_what_they_took_when_they_were_computed()
     replies = [Generation("x", seconds=2.0), Generation("y", seconds=3.0)]
     counter = CostCounter()
     counter(Step("reply", request, replies, seconds=0.001))
-    assert counter.cost.model_seconds == 5.0
+    assert counter.cost.seconds == 5.0
     counter(Step("reply", request, [replies[0], Generation("y")], seconds=0.25))
-    assert counter.cost.model_seconds == 5.25  # one is not known: the time that was waited
+    assert counter.cost.seconds == 5.25  # one is not known: the time that was waited

@@ -109,7 +109,7 @@ def test_a_fit_is_saved_and_loaded_and_answers_the_same(tmp_path):
     loaded.save(tmp_path / "again")
     assert content_hash(tmp_path / "again", "sgic") == content_hash(tmp_path, "sgic")
     other = ScriptedLLM(lambda prompt: "a", name="other")
-    with pytest.raises(ArtifactMismatch, match="fitted on the model"):
+    with pytest.raises(ArtifactMismatch, match="fitted with the model"):
         Calibrator.load(tmp_path, llm=other)
 
 
@@ -158,7 +158,6 @@ def test_settings_beside_a_calibration_keep_its_scale():
 
 @pytest.mark.parametrize(("told", "match"), [
     ({"settings": {}}, "settings must be"),
-    ({"scale": 0.5}, "scale must be"),
     ({"calibration": "folder"}, "calibration must be"),
     ({"settings": SGICSettings(rounds=5, source="encoder")}, "needs encoder="),
     ({"settings": SGICSettings(rounds=5, source="relevance")}, "source='relevance' needs"),
@@ -188,8 +187,6 @@ def warnings_of(caplog) -> list[str]:
     ({"settings": LOOKING},
      ["up to 5 rounds", "not tried on this model", "'ltrag calibrate fit' (sgic.fit)"]),
     ({"settings": SGICSettings(rounds=1)}, ["up to 1 round after"]),
-    # a scale alone is no trial
-    ({"settings": LOOKING, "scale": ScoreScale("product")}, ["not tried"]),
     ({"settings": SGICSettings(rounds=0)}, []),
     ({"calibration": Calibration(LOOKING, SCALE)}, []),
     ({"calibration": Calibration(SGICSettings(rounds=0), SCALE),
@@ -246,7 +243,7 @@ def test_the_frameworks_take_the_options_of_the_calibrator():
         parameters = inspect.signature(room.__init__).parameters
         assert "calibration" in parameters
         assert "CalibratorOptions" in str(parameters["options"].annotation)
-        room(model(LADDER), scale=SCALE, refuse_above=50.0)
+        room(model(LADDER), refuse_above=50.0)
 
 
 def test_a_calibration_by_agreement_asks_for_no_log_probabilities_when_it_is_loaded(tmp_path):

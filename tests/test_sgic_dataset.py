@@ -115,9 +115,9 @@ def test_the_examples_are_those_of_the_loop_that_answers(tmp_path):
     assert [(e.id, e.prompt, e.kind, e.round) for e in found.examples] == expected
     assert {e.kind for e in found.examples} == {"mended", "preserved"}
     llm = fickle()
-    told = {"settings": settings, "corpus": PAPER, "scale": scale, "batch": 9}
+    told = {"settings": settings, "corpus": PAPER, "batch": 9}
     again = build(questions, llm, out=tmp_path / "b", **told)
-    assert again.examples == found.examples  # the scale that is fitted is the one handed in
+    assert again.examples == found.examples
     assert max(map(len, llm.calls)) == 9
 
 
@@ -358,7 +358,6 @@ def f1_of(answer, references, most=1):
     ({"corpus": CorpusSettings(keep_wrong=0.5)}, "corpus.keep_wrong was 0.0 and is now 0.5"),
     ({"questions": asked(5)}, "questions_sha256"),
     ({"questions": [replace(q, passages=THREE[::-1]) for q in asked()]}, "questions_sha256"),
-    ({"scale": ScoreScale("product")}, r"given_scale was None and is now \[0.5\]"),
 ])  # fmt: skip
 def test_a_folder_with_other_data_is_refused_with_the_difference(changed, says, tmp_path):
     told = {"questions": asked(), "llm": world(), "settings": TWO, "out": tmp_path}

@@ -8,10 +8,9 @@ T5-large classifies, and several searches are IRCoT's; here ITER-RETGEN's.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Float
 
 from ltrag_plugins.errors import InvalidInput, require
 from ltrag_plugins.flow import Flow, embed, together
@@ -49,40 +48,17 @@ class AdaptiveSettings(RoutingSettings):
         return self.directly(question) if route == "none" else self.searching(question)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Complexity:
-    """The classifier: the route with the largest linear function of the embedding."""
+def _classifier(vectors: np.ndarray, labels: Sequence[str], strength: float) -> Any:
+    """The regression; where all labels are the same, every question gets that label."""
+    from sklearn.dummy import DummyClassifier
+    from sklearn.linear_model import LogisticRegression  # for learning only
 
-    routes: tuple[str, ...]  # those that some labelled question took
-    weights: Float[np.ndarray, "dim routes"]
-    intercepts: Float[np.ndarray, " routes"]
-
-    @classmethod
-    def fit(
-        cls, vectors: Float[np.ndarray, "questions dim"], labels: Sequence[str], strength: float
-    ) -> Self:
-        """The regression; where all labels are the same, every question gets that label."""
-        places = [_ROUTES.index(label) for label in labels]
-        routes: tuple[str, ...] = tuple(_ROUTES[place] for place in sorted(set(places)))
-        if len(routes) == 1:
-            return cls(routes, np.zeros((vectors.shape[1], 1)), np.zeros(1))
-        from sklearn.linear_model import LogisticRegression  # for learning only
-
-        model = LogisticRegression(C=strength, max_iter=1000).fit(vectors, places)
-        weights, intercepts = np.array(model.coef_.T), np.array(model.intercept_)
-        if len(routes) == 2:  # one function there, whose sign decides
-            weights, intercepts = np.c_[0 * weights, weights], np.r_[0.0, intercepts]
-        return cls(routes, weights, intercepts)
-
-    def route(self, vector: Float[np.ndarray, " dim"]) -> str:
-        if len(vector) != len(self.weights):
-            fitted = f"adaptive was fitted on embeddings of {len(self.weights)} numbers"
-            remedy = "run it with the encoder it was fitted with"
-            raise InvalidInput(f"{fitted} and got {len(vector)}; {remedy}")
-        return self.routes[int(np.argmax(vector @ self.weights + self.intercepts))]
+    several = len(set(labels)) > 1
+    model = LogisticRegression(C=strength, max_iter=1000) if several else DummyClassifier()
+    return model.fit(vectors, [_ROUTES.index(label) for label in labels])
 
 
-def _learn(questions: Sequence[Question], settings: AdaptiveSettings) -> Flow[_Complexity]:
+def _learn(questions: Sequence[Question], settings: AdaptiveSettings) -> Flow[Any]:
     """Answer all labelled questions on every route, at once, and learn the cheapest right one."""
     require("fit")
     questions = labelled_questions(questions, "adaptive")
@@ -92,13 +68,17 @@ def _learn(questions: Sequence[Question], settings: AdaptiveSettings) -> Flow[_C
         right = [reply_is_right(next(rest).text, question, settings.correct) for _ in _ROUTES]
         labels.append(_ROUTES[right.index(True)] if any(right) else settings.unsolved)
     vectors = yield from embed(*(question.text for question in questions))
-    return _Complexity.fit(np.asarray(vectors), labels, settings.inverse_strength)
+    return _classifier(np.asarray(vectors), labels, settings.inverse_strength)
 
 
-def _answer(question: Question, settings: AdaptiveSettings, learned: _Complexity) -> Flow[Answer]:
+def _answer(question: Question, settings: AdaptiveSettings, learned: Any) -> Flow[Answer]:
     """One embedding, then the route that the classifier picks: at most `iterations` model calls."""
-    [vector] = yield from embed(question.text)
-    return (yield from settings.taking(learned.route(vector), question))
+    vectors = np.asarray((yield from embed(question.text)))
+    if vectors.shape[1] != (size := getattr(learned, "n_features_in_", vectors.shape[1])):
+        fitted = f"adaptive was fitted on embeddings of {size} numbers"
+        remedy = "run it with the encoder it was fitted with"
+        raise InvalidInput(f"{fitted} and got {vectors.shape[1]}; {remedy}")
+    return (yield from settings.taking(_ROUTES[int(learned.predict(vectors)[0])], question))
 
 
 METHOD = Method(

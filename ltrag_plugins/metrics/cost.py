@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from threading import Lock
 from typing import Any, final
 
-from ltrag_plugins.flow import Agree, Ask, Compute, Embed, Fetch, Score, Step, items
+from ltrag_plugins.flow import Ask, Compute, Fetch, Score, Step, items
 from ltrag_plugins.types import Generation
 
 
@@ -15,29 +15,15 @@ class Cost:
 
     calls: int = 0
     """Prompts sent to the model, answered or not."""
-    batches: int = 0
-    """Requests they were sent in."""
     prompt_tokens: int | None = 0
     """None: some reply did not report them, so the sum is unknown, and stays so."""
     completion_tokens: int | None = 0
     """As `prompt_tokens`; a reply with token probabilities counts by these."""
     retrievals: int = 0
     """Queries sent to the retriever, answered or not."""
-    embeddings: int = 0
-    """Texts sent to the encoder."""
-    gradients: int = 0
-    """Prompts whose gradients were held against a direction; not among `calls`."""
-    model_seconds: float = 0.0
-    """Waiting for generations; for those that an answer cache kept, when they were computed."""
-    retrieval_seconds: float = 0.0
-    embedding_seconds: float = 0.0
-    gradient_seconds: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """All waiting together; more than the wall clock where requests ran side by side."""
-        answers = self.model_seconds + self.retrieval_seconds
-        return answers + self.embedding_seconds + self.gradient_seconds
+    seconds: float = 0.0
+    """All waiting together, for generations that an answer cache kept that when they were computed;
+    more than the wall clock where requests ran side by side."""
 
     @property
     def tokens(self) -> int | None:
@@ -64,7 +50,7 @@ class CostCounter:
         sent, size, seconds = step.kind == "request", len(items(step.request)), step.seconds
         match step.request:
             case Ask() | Score() if sent:
-                more = Cost(calls=size, batches=1)
+                more = Cost(calls=size)
             case Ask() | Score():
                 replies: Sequence[Generation] = step.reply or ()
                 # what a cached answer cost when it was computed, it costs again
@@ -72,16 +58,14 @@ class CostCounter:
                 more = Cost(
                     prompt_tokens=_sum(reply.prompt_tokens for reply in replies),
                     completion_tokens=_sum(map(_written, replies)),
-                    model_seconds=seconds if kept is None else kept,
+                    seconds=seconds if kept is None else kept,
                 )
             case Fetch():
-                more = Cost(retrievals=size * sent, retrieval_seconds=seconds)
-            case Embed():
-                more = Cost(embeddings=size * sent, embedding_seconds=seconds)
-            case Agree():
-                more = Cost(gradients=size * sent, gradient_seconds=seconds)
+                more = Cost(retrievals=size * sent, seconds=seconds)
             case Compute():
                 return
+            case _:
+                more = Cost(seconds=seconds)
         with self._lock:
             self.cost += more
 

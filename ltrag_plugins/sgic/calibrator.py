@@ -111,7 +111,6 @@ class CalibratorOptions(TypedDict, total=False):
     """What every integration takes beside a model and a calibration; see `Calibrator`."""
 
     settings: SGICSettings | None
-    scale: ScoreScale | None
     relevance: Relevance | None
     encoder: Any
     refuse_above: float | None
@@ -138,12 +137,11 @@ class _FitArguments(TypedDict, total=False):
 class Calibrator:
     """Answers from passages, says how sure it is, and with rounds looks again while it is unsure;
     safe to share between threads. What is of another type or out of its range raises
-    `InvalidInput`; a scale or calibration of another estimator `ArtifactMismatch`.
+    `InvalidInput`; a calibration of another estimator `ArtifactMismatch`.
 
     Args:
         calibration: what a fit on your questions found; the log warns of rounds without one.
         settings: None: those of the calibration, or the defaults, which have no rounds.
-        scale: without a calibration; None: 0.5 in every round.
         relevance, encoder: score passages, for the settings' `source` of that name.
         refuse_above, refuse_p_wrong_above, refusal: see `Refusal`; a limit on P(wrong) needs a
             calibration that gives it.
@@ -166,7 +164,6 @@ class Calibrator:
         *,
         calibration: Calibration | None = None,
         settings: SGICSettings | None = None,
-        scale: ScoreScale | None = None,
         relevance: Relevance | None = None,
         encoder: Encoder | None = None,
         refuse_above: float | None = None,
@@ -177,18 +174,14 @@ class Calibrator:
         wanted = "a Calibration (a folder: from_pretrained)"
         checked(calibration, Calibration | None, "calibration", wanted)
         checked(settings, SGICSettings | None, "settings", "an SGICSettings")
-        checked(scale, ScoreScale | None, "scale", "a ScoreScale")
-        if calibration is not None and scale is not None:
-            raise InvalidInput("a calibration has a scale of its own; hand in one of the two")
         settings = settings or (calibration.settings if calibration else SGICSettings())
-        scale = calibration.scale if calibration else scale or ScoreScale(settings.estimator)
-        given = calibration or Calibration(settings, scale)
+        given = calibration or Calibration(settings, ScoreScale(settings.estimator))
         check_source(settings.source, relevance=relevance, encoder=encoder)
         reads = getattr(encoder, "name", "") if settings.source == "encoder" else ""
         if given.encoder and reads:
             artifacts.check_part("the calibration", "encoder", given.encoder, reads)
         self._used = used = replace(given, settings=settings, encoder=reads)
-        self.settings, self.scale, self.relevance = settings, scale, relevance
+        self.settings, self.scale, self.relevance = settings, used.scale, relevance
         self.calibration = used if calibration else None
         self.llm, self.world = llm, World(llm=llm, encoder=encoder)
         self.refusal = Refusal(refuse_above, refuse_p_wrong_above, refusal)
@@ -250,8 +243,7 @@ class Calibrator:
             if not self._text_tier:
                 return (yield from calibrating(self.settings, self.scale, wrongness=wrongness))
         except NoTokenProbabilities:
-            fitted = self.calibration or self.scale != ScoreScale(self.settings.estimator)
-            if fitted or "logprobs" not in getattr(self.llm, "refused", ()):
+            if self.calibration or "logprobs" not in getattr(self.llm, "refused", ()):
                 raise
             if not self._text_tier:
                 self._text_tier, told = True, (self.llm.name, self.settings.samples, AGREEMENT)

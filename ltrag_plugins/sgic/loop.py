@@ -311,12 +311,11 @@ def record(
     settings: SGICSettings,
     cuts: Sequence[SGICSettings] = (),
     *,
-    scale: ScoreScale | None = None,
     relevance: Relevance | None = None,
 ) -> list[list[Session]]:
     """Ask every round of every question, to the end: those of the settings, then of each of `cuts`.
     All go through a round before any goes into the next, so that its mean (eq. 2) is known before
-    a prompt shows it; a `scale` takes the place of these means."""
+    a prompt shows it."""
 
     def attempt(session: Session) -> Flow[None]:
         try:
@@ -326,9 +325,9 @@ def record(
                 raise
 
     asked = [(render_question(question), question.passages) for question in questions]
-    first = [Session(*one, settings, scale, relevance=relevance) for one in asked]
+    first = [Session(*one, settings, relevance=relevance) for one in asked]
     drive(session.answer() for session in first)
-    rescale(first, scale)
+    rescale(first)
     always = settings.score_documents == "always"
     rounds_score = always or (settings.rounds > 0 and scores_documents(settings))
     plain = [session.branch(settings) for session in first]
@@ -348,15 +347,15 @@ def record(
         going = (one for one in in_turn if len(one.trace) == number <= one.settings.rounds)
         drive([attempt(session) for session in going if not session.limit()])
         for line in lines:
-            rescale(line, scale)
+            rescale(line)
     return lines
 
 
-def rescale(line: Sequence[Session], scale: ScoreScale | None = None) -> None:
-    """Go on with this scale, answers so far included; None: that of their means (eq. 2)."""
+def rescale(line: Sequence[Session]) -> None:
+    """Go on with the scale of the means so far (eq. 2), these answers included."""
     traces = [session.trace for session in line]
     settings = line[0].settings
-    fitted = scale or ScoreScale.of_rounds(settings.estimator, traces, settings.means)
+    fitted = ScoreScale.of_rounds(settings.estimator, traces, settings.means)
     for one in line:
         one.scale, one.trace, one._next = fitted, fitted.rescored(one.trace), ""
 

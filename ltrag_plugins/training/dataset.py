@@ -37,7 +37,6 @@ from ltrag_plugins.sgic.answer import Round, answer_key, number
 from ltrag_plugins.sgic.documents import Relevance, check_source, prepared
 from ltrag_plugins.sgic.loop import checked_question, record
 from ltrag_plugins.sgic.prompts import Shown, one_line
-from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.training.settings import CorpusSettings
 from ltrag_plugins.types import Question
@@ -46,7 +45,7 @@ from ltrag_plugins.version import __version__
 _FORMAT, _LINES, _MANIFEST = 1, "train.jsonl", "manifest.json"
 _UNFINISHED = "unfinished.sqlite"  # the model's answers so far
 # what two builds must share to give the same data
-_SAME = ("llm", "questions_sha256", "settings", "corpus", "given_scale", "judge")
+_SAME = ("llm", "questions_sha256", "settings", "corpus", "judge")
 _Kind = Literal["mended", "preserved", "direct", "wrong"]
 
 
@@ -81,7 +80,6 @@ def build(
     out: str | PathLike[str],
     settings: SGICSettings | None = None,
     corpus: CorpusSettings | None = None,
-    scale: ScoreScale | None = None,
     relevance: Relevance | None = None,
     encoder: Encoder | None = None,
     observers: Iterable[Observer] = (),
@@ -97,7 +95,6 @@ def build(
             instead. None will do for `form="direct"`.
         settings: how rounds ask and score; its `rounds` is k. None: 5 rounds, and the defaults.
             Stop rules count for nothing: rounds run to their end, as the means of eq. 2 are of all.
-        scale: for the scores of answers; None: the mean of each round over these questions.
         relevance, encoder: for the settings' `source`.
         batch: most prompts of one model call, and so the most that a kill loses.
 
@@ -105,7 +102,7 @@ def build(
         CalibrationError: no questions; one has no passages; nothing is left to learn from.
         MissingReferences: one has no accepted answers.
         InvalidInput: something else than questions; settings that make no rounds to learn from.
-        ArtifactMismatch: the folder holds other data; or the scale is of another estimator.
+        ArtifactMismatch: the folder holds other data.
         UnreadableArtifact, UnwritableArtifact: the folder is damaged, or cannot be written to.
         NoTokenProbabilities, ModelError, PromptTooLong: as `calibrate`.
     """
@@ -137,11 +134,8 @@ def build(
     known = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
     origin: Any = {"version": __version__, "llm": getattr(model, "name", None)}
     origin |= {"questions": len(asked), "questions_sha256": known, "settings": asdict(settings)}
-    origin |= {
-        "corpus": asdict(replace(corpus, right="em")) | rules,
-        "given_scale": scale and scale.means,
-    }
-    origin["judge"] = judge.get(settings.source)
+    origin |= {"corpus": asdict(replace(corpus, right="em")) | rules}
+    origin |= {"judge": judge.get(settings.source)}
     origin = json.loads(json.dumps(origin))
     if (done := _built(folder, origin, _SAME)) is not None:
         _forget(folder)
@@ -154,7 +148,7 @@ def build(
     with nullcontext(model) if own else CachedLLM(model, folder / _UNFINISHED) as remembering:
         world = World(llm=remembering, encoder=encoder)
         drive = partial(run_many, world=world, observers=tuple(observers), batch=batch)
-        [line] = record(asked, drive, settings, scale=scale, relevance=relevance)
+        [line] = record(asked, drive, settings, relevance=relevance)
     rounds = zip(asked, direct, (session.trace for session in line), strict=True)
     found = [_learned(q, plain.id, trace, corpus) for q, plain, trace in rounds]
     examples = _composed(found, direct, corpus)
