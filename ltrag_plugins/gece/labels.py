@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Real
+from statistics import median
 from types import MappingProxyType
 from typing import Any
 
@@ -106,10 +107,13 @@ def collect(
         cost = Usage.of([answer.trace for answer in answers])
     known, places = _with_references(questions, retrieved_answers)
     if judge is None and (long := sum(_is_long(question.answers) for question in known)):
+        drafted = median(length(evidence.draft.text) for evidence in seen)
         _logger.warning(
-            "%d of %d answers to compare with are longer than %d words; a draft agrees where it "
-            "stands in one. A judge knows more: correct=, a function or a model",
-            *(long, len(known), _LONG),
+            "%d of %d answers to compare with are longer than %d words, and the drafts have %d: one "
+            "agrees where it stands in one of them (a judge knows more: correct=, a function or a "
+            "model), and is all that is said where nothing is retrieved (a router's direct= says "
+            "more)",
+            *(long, len(known), _LONG, drafted),
         )
     seen = [seen[i] for i in places]
     stand_in = [not any(map(str.strip, questions[i].answers)) for i in places]
