@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 _T = TypeVar("_T")
 Part = Literal["model", "encoder", "retriever"]
@@ -128,12 +129,48 @@ def provider_error(part: Part, error: Exception) -> LtragError:
     if full or isinstance(error, MemoryError):
         remedy = "run fewer questions at once (batch), or load it with a smaller dtype"
         return ModelFailed(f"{said}: its memory is full; {remedy}")
+    status = status_of(error)
+    if status in (401, 403):
+        return ModelFailed(f"{said}: the server refused the API key; set the {part}'s key")
+    if status == 404:
+        remedy = f"check the {part}'s name and address"
+        return ModelFailed(f"{said}: the server knows no such model or address; {remedy}")
+    if _is_unreachable(error):
+        remedy = f"check the {part}'s address, and that the server runs, or try again"
+        return ModelFailed(f"{said}: nothing answers at {_address_of(error)}; {remedy}")
     if isinstance(error, _UNREADABLE):
         wrong = f"{said}: its reply, or an argument, is not what its client expects"
         remedy = "check its address and settings, and that the server keeps to its protocol"
         return ModelFailed(f"{wrong}; {remedy}")
     why = f"{said}: a time-out or a rate limit passes, so try again or raise the client's retries"
     return ModelFailed(f"{why}; else mend the {part}'s set-up")
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status that an SDK's error, or its cause, reports."""
+    for one in (error, error.__cause__):
+        for place in (one, getattr(one, "response", None)):
+            if isinstance(status := getattr(place, "status_code", None), int):
+                return status
+    return None
+
+
+def _is_unreachable(error: Exception) -> bool:
+    """Whether a client got no connection; one that broke, or a time-out, is of the same kind."""
+    if isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError):
+        return False
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    lost = any(name.endswith(("ConnectionError", "ConnectError")) for name in kinds)
+    return lost and not any("Timeout" in name for name in kinds)
+
+
+def _address_of(error: Exception) -> str:
+    """What an SDK's error asked, without a name, a password or a query, which may be secret."""
+    with suppress(RuntimeError, ValueError):  # of httpx, where there is no request
+        parts = urlsplit(str(getattr(getattr(error, "request", None), "url", "")))
+        if parts.hostname:
+            return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return "its address"
 
 
 def missing_extra(package: str, extra: str) -> MissingExtra:

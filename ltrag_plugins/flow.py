@@ -37,9 +37,9 @@ from typing import Any, Generic, Literal, Self, TypeVar, cast
 import numpy as np
 
 from ltrag_plugins import errors
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, status_of
 from ltrag_plugins.llm.base import LLM, AsyncLLM, Direction, Encoder, GradientLLM, ScoringLLM
-from ltrag_plugins.llm.concurrency import PASSING, status_of
+from ltrag_plugins.llm.concurrency import PASSING
 from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
 from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Passage
 
@@ -349,6 +349,18 @@ def gradient_llm(llm: LLM | None) -> GradientLLM:
         return llm
     why = f"{getattr(llm, 'name', llm)} has no gradients. Load local weights (TransformersLLM)"
     raise errors.NeedsGradients(f"{why}, or set gradients='never', for scores semantics=False")
+
+
+def check_world(world: World) -> None:
+    """Refuse a framework's parts, which are to be wrapped."""
+    for kind in (LLM, Encoder, Retriever):
+        name = kind.__name__
+        part = getattr(world, name.lower())
+        if part is not None and (hasattr(part, "invoke") or not isinstance(part, kind)):
+            raise InvalidInput(
+                f"{name.lower()}={type(part).__name__} cannot be used as it is: wrap what comes "
+                f"from LangChain or LlamaIndex in LangChain{name} or LlamaIndex{name}"
+            )
 
 
 @contextmanager

@@ -2,11 +2,15 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.language_models import FakeListChatModel
 
-from ltrag_plugins.dur import DURSettings
+from ltrag_plugins.dur import DURRanker, DURSettings, DURTrainer
+from ltrag_plugins.dur.shots import ShotRanker
 from ltrag_plugins.errors import (
     InvalidInput,
     InvalidLogProbability,
@@ -63,6 +67,24 @@ def test_what_cannot_be_trained_is_refused_before_the_model_is_asked(settings, g
     with pytest.raises(error, match=match):
         trained(replace(SETTINGS, **settings), llm, **given)
     assert llm.prompts == []
+
+
+def test_embeddings_or_a_model_of_a_framework_that_are_not_wrapped(tmp_path):
+    vectors: Any = DeterministicFakeEmbedding(size=4)
+    model: Any = FakeListChatModel(responses=["red"])
+    ours = trained(SETTINGS).ranker
+    ours.save(tmp_path)
+    wrap = r"encoder=DeterministicFakeEmbedding cannot be used as it is: .* LangChainEncoder"
+    for made in (
+        lambda: DURTrainer(vectors, moody_llm()),
+        lambda: DURRanker.untrained(vectors),
+        lambda: DURRanker.load(tmp_path, encoder=vectors),
+        lambda: ShotRanker.nearest(CANDIDATES, shots=1, encoder=vectors),
+    ):
+        with pytest.raises(InvalidInput, match=wrap):
+            made()
+    with pytest.raises(InvalidInput, match=r"llm=FakeListChatModel .* LangChainLLM"):
+        DURTrainer(ours.encoder, model)
 
 
 def test_settings_that_are_none():
@@ -129,8 +151,12 @@ def test_an_encoder_that_gives_too_few_rows_is_named(candidates):
 
 @pytest.mark.parametrize("bound", ["max_calls", "max_tokens"])
 def test_a_bound_that_is_no_number_is_refused_before_anything_is_encoded(bound):
+    class Untouched(Nonsense):
+        def encode(self, texts):
+            raise AssertionError
+
     with pytest.raises(InvalidInput, match=f"{bound} must be a whole number, or None, got str '3'"):
-        trained(SETTINGS, encoder=object(), **{bound: "3"})
+        trained(SETTINGS, encoder=Untouched(), **{bound: "3"})
 
 
 @pytest.mark.parametrize("bound", ["max_calls", "max_tokens"])

@@ -48,6 +48,14 @@ async def test_theirs_search_as_ours_in_the_order_of_the_queries(retriever):
     assert retriever.search([], k=3) == await retriever.asearch([], k=3) == []
 
 
+async def test_langchains_search_refuses_one_string_which_is_many_letters():
+    retriever = langchain.LangChainRetriever(RunnableLambda(by_keyword))
+    with pytest.raises(InvalidInput, match="queries came as one string"):
+        retriever.search("Who wrote Emma?", k=3)
+    with pytest.raises(InvalidInput, match="queries came as one string"):
+        await retriever.asearch("Who wrote Emma?", k=3)
+
+
 class AsyncSearch:
     """Our `AsyncRetriever`; its sync search must not be used from an event loop."""
 

@@ -70,7 +70,8 @@ def test_a_question_without_words(gate, question):
     with pytest.raises(EmptyQuestion, match="ask something"):
         gate.decide(question)
     assert len(gate.world.llm.calls) == calls
-    refused(EmptyQuestion, "ask something", questions=[*questions(), Question(question, ("x",))])
+    blank = [*questions(), Question(question, ("x",))]
+    refused(EmptyQuestion, r"questions\[60\].*ask something, or leave it out", questions=blank)
 
 
 @pytest.mark.parametrize("question", [None, 7, ["Who?"]])
@@ -83,7 +84,8 @@ def test_a_question_of_twenty_thousand_words(gate):
     long = "why " * 20_000
     with pytest.raises(PromptTooLong, match=r"20000 words, the gate takes 2000\. Shorten it"):
         gate.decide(long)
-    refused(PromptTooLong, "max_words", questions=[*questions(), Question(long, ("x",))])
+    asked = [questions(1)[0], Question(long, ("x",)), *questions()]
+    refused(PromptTooLong, r"questions\[1\].*max_words, or leave it out", questions=asked)
 
 
 def test_a_longer_question_where_the_model_reads_it():
@@ -102,6 +104,8 @@ def test_fewer_than_twenty_calibration_questions():
 
 def test_calibration_questions_that_are_no_questions():
     refused(InvalidInput, r"Question\(text, answers\)", questions=[7] * 20)
+    answers = {question.text: question.answers[0] for question in questions()}
+    refused(InvalidInput, r"mapping.*Question\(text, answers\)", questions=answers)
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,22 @@ def test_a_rate_that_costs_more_than_chance_says_so_first(caplog):
     assert other.against_always.high >= 0
 
 
+def test_five_of_a_hundred_that_differ_are_no_loss_where_that_was_asked_for():
+    found = [replace(o, right_with_retrieval=True, agreement=True) for o in outcomes_of()]
+    _, report = fit_outcomes(found, settings=PRODUCT)
+    assert report.against_always.high < 0  # always retrieving agrees with itself
+    assert report.accuracy.value >= 0.95
+    assert str(report).startswith("pays: ")
+    assert "(95 % agree with always retrieving)" in str(report)
+    _, other = fit_outcomes(found, target_accuracy=0.9, settings=PRODUCT)
+    assert str(other).startswith("loses answers: ")
+    # a tenth of the questions without accepted answers
+    mixed = [replace(o, agreement=i < 20) for i, o in enumerate(found)]
+    _, report = fit_outcomes(mixed, settings=PRODUCT)
+    assert report.accuracy.value >= 0.995
+    assert "(as good as always retrieving)" in str(report)
+
+
 def test_always_retrieving_is_an_answer_too():
     found = [
         replace(o, right=i < 4, right_with_retrieval=True) for i, o in enumerate(outcomes_of())

@@ -312,6 +312,12 @@ def test_it_keeps_collecting_where_no_gate_pays(tmp_path):
     watch = serve(hopeless, range(40), answer=lambda q: f"City {places[number(q)]}")
     assert hopeless.gate is None
     assert "no gate pays yet: it would retrieve for" in watch.monitor().state
+    # it knows which, but a draft is a call, as an answer of the chain is
+    dear = learner(tmp_path / "u")
+    watch = serve(dear, range(40), cost=Usage(calls=1))
+    assert dear.gate is None
+    told = "it would retrieve for 50%, AUROC 1.00, and a draft costs 100% of an answer with"
+    assert told in watch.monitor().state
 
 
 def test_a_gate_that_no_longer_holds_is_dropped_and_learned_anew(tmp_path, caplog):
@@ -386,6 +392,22 @@ def test_what_cannot_be_learned_with_is_refused(tmp_path):
     Path(tmp_path, "text").write_text("not a store, and long enough to be none " * 5)
     with pytest.raises(CacheUnreadable, match="no decision store"):
         learner(tmp_path / "text")
+
+
+def test_a_router_that_learns_and_one_that_does_not_have_a_file_each(tmp_path):
+    gate, fixed = learner(tmp_path / "l"), learner(tmp_path / "f")
+    watch = serve(gate, range(40))
+    serve(fixed, range(40, 80))
+    assert None not in (gate.gate, fixed.gate)
+    assert gate.gate.name != fixed.gate.name
+    with pytest.raises(InvalidInput, match=r"l is the store of a learning router.*another file"):
+        Watch(fixed.gate, store=tmp_path / "l")
+    gate.refresh(now=True)
+    assert watch.monitor().state == "too early: 0 of 200 decisions"
+    Watch(fixed.gate, store=tmp_path / "p")
+    with pytest.raises(InvalidInput, match=r"p is the store of a router that does not learn"):
+        learner(tmp_path / "p", name="other")
+    Watch(fixed.gate, store=tmp_path / "p")  # as it was
 
 
 def test_a_stores_oldest_decisions_go_first(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 import itertools
 import operator
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
 from langchain_core.chat_history import InMemoryChatMessageHistory
@@ -15,6 +15,7 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_core.runnables.utils import AddableDict
 from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphRecursionError
@@ -23,9 +24,9 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel.remote import RemoteGraph
 from langgraph.types import Command, interrupt
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel, SecretStr, create_model
 
-from ltrag_plugins.errors import InvalidInput, ModelFailed
+from ltrag_plugins.errors import CalibrationError, InvalidInput, ModelFailed
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECESettings
 from ltrag_plugins.langchain import (
@@ -279,6 +280,46 @@ def test_a_model_that_no_draft_fills_is_refused_with_the_remedy(model):
     assert own.invoke("who?") == Rated(answer="a draft", stars=0)
 
 
+@pytest.mark.parametrize("declares", [True, False])
+def test_a_model_that_no_draft_fills_is_refused_before_a_fit_costs(declares):
+    asked = list[str]()
+
+    def chain(text):
+        asked.append(text)
+        return Rated(answer="found", stars=3)
+
+    typed = RunnableLambda(chain).with_types(output_type=Rated if declares else Any)
+    llm = ScriptedLLM(lambda prompt: "a draft")
+    questions = [f"who keeps bee {i * 'b'}?" for i in range(20)]
+    with pytest.raises(InvalidInput, match=r"does not fill the Rated.*answer=lambda"):
+        GECERouter.fit(typed, llm=llm, questions=questions)
+    assert len(asked) == (0 if declares else 1)
+    assert llm.prompts == []
+    direct = GECERouter(gate(), typed, RunnableLambda(chain))
+    assert direct.invoke("who?") == Rated(answer="found", stars=3)
+
+
+class Chosen(BaseModel):
+    answer: Literal["yes", "no"]
+    size: int = 0
+
+
+def test_a_model_that_some_drafts_fill_is_no_reason_to_refuse_the_chain():
+    typed = RunnableLambda(lambda text: Chosen(answer="no")).with_types(output_type=Chosen)
+    assert GECERouter(gate("yes"), typed).invoke("is it?") == Chosen(answer="yes")
+
+
+@pytest.mark.parametrize("answer", ["auto", "parsed"])
+def test_before_a_chain_that_puts_out_the_raw_reply_too_a_function_gives_the_form(answer):
+    model = ChatOpenAI(model="a", api_key=SecretStr("none"), base_url="http://localhost:1")
+    chain = CHAIN | StrOutputParser() | model.with_structured_output(Cited, include_raw=True)
+    with pytest.raises(InvalidInput, match=r"answer=lambda decision: .*'parsed': Cited\("):
+        GECERouter(gate(), chain, answer=answer)
+    parsed = {"raw": None, "parsed": Cited(answer="a draft", citations=[]), "parsing_error": None}
+    assert GECERouter(gate(), chain, answer=lambda decision: parsed).invoke(ASKED) == parsed
+    assert GECERouter(gate(), chain, answer="text").invoke(ASKED) == "a draft"
+
+
 def test_the_shape_can_be_said():
     given = {"question": "who?", "user": "me"}
     asked = {
@@ -357,6 +398,31 @@ async def test_where_the_gates_model_is_down_the_chain_still_answers():
         GECERouter(broken, lambda value: value, on_error="raise").invoke("who?")
 
 
+@pytest.mark.parametrize(("said", "why"), [("", "no question"), (None, "no route")])
+async def test_where_what_makes_it_stand_alone_fails_the_chain_still_answers(said, why):
+    def condense(value):
+        if said is None:
+            raise ConnectionError("no route")
+        return said
+
+    how: Any = {"condense": RunnableLambda(condense)}
+    router = GECERouter(gate(), lambda value: "looked up", return_decision=True, **how)
+    for out in await every_way(router, FOLLOW_UP):
+        assert out["output"] == "looked up"
+        assert out["decision"].question == "and where was she born?"
+        assert "condense=" in out["decision"].reason
+        assert why in out["decision"].reason
+    looked = edge_graph(gece_edge(gate(), **how)).invoke({"messages": FOLLOW_UP})
+    assert looked["messages"][-1].text == "looked up"
+    finding = GECERetriever(gate=gate(), retriever=FIND, **how)
+    assert finding.invoke(FOLLOW_UP) == [Document("about and where was she born?")]
+    with pytest.raises((InvalidInput, ConnectionError), match=why):
+        GECERouter(gate(), lambda value: value, on_error="raise", **how).invoke(FOLLOW_UP)
+    answering = SGICCalibrator(ScriptedLLM(str), FIND, settings=SAYS, **how)
+    with pytest.raises((InvalidInput, ConnectionError), match=why):
+        answering.invoke(FOLLOW_UP)
+
+
 SAYS = SGICSettings(estimator="agreement", rounds=0)
 
 
@@ -377,6 +443,14 @@ async def test_of_a_state_of_messages_the_draft_before_a_calibrator_comes_out_th
     asked = router.invoke({"question": "who?"})
     assert (asked["answer"], asked["calibrated"]) == ("a draft", None)
     assert "messages" not in asked
+
+
+async def test_a_draft_before_a_calibrator_is_as_sure_as_the_gate_is():
+    sure = SGICCalibrator(ScriptedLLM(lambda prompt: "found"), FIND, settings=SAYS)
+    for out in await every_way(GECERouter(gate(), RunnablePassthrough() | sure), "who?"):
+        assert (out["answer"], out["documents"]) == ("a draft", [])
+        assert (out["refused"], out["uncertainty"], out["p_wrong"]) == (False, 0.0, 0.0)
+        assert out["score"] is None  # the gate has none on that scale
 
 
 async def test_retriever_and_calibrator_search_for_the_question_that_stands_alone():
@@ -511,6 +585,38 @@ def test_the_draft_goes_where_a_state_of_typing_keeps_the_answer():
         GECERouter(gate(), unnamed).invoke({"question": "who?"})
     named = GECERouter(gate(), unnamed, answer="reply")
     assert named.invoke({"question": "who?"})["reply"] == "a draft"
+
+
+@pytest.mark.parametrize(
+    ("chain", "questions", "given"),
+    [
+        (RunnableLambda(lambda value: value) | retrieval_chain(),
+         [f"who is {i}?" for i in range(20)], "'who is 0[?]'"),
+        (RunnableLambda(lambda text: text.lower()),
+         [{"id": i, "question": f"who is {i}?", "answers": ["a"]} for i in range(20)],
+         "{'id': 0, 'question': 'who is 0[?]'}"),
+    ],
+)  # fmt: skip
+def test_where_a_chain_does_not_take_the_questions_the_error_shows_what_it_got(
+    chain, questions, given
+):
+    with pytest.raises(CalibrationError, match=f"given {given}.*question_key=") as refused:
+        GECERouter.fit(chain, llm=ScriptedLLM(str), questions=questions)
+    assert isinstance(refused.value.__cause__, ValueError | AttributeError)
+
+
+def test_a_graph_whose_state_is_of_typing_is_fitted_from_texts():
+    def node(state):
+        return {"generation": "a draft" if len(state["question"]) % 2 else "known"}
+
+    llm = ScriptedLLM(lambda prompt: "a draft")
+    asked = [f"who keeps bee {i * 'b'}?" for i in range(20)]
+    how: Any = {"llm": llm, "settings": GECESettings(folds=2), "target_rate": 0.5}
+    for chain in (node_graph(node, Answered), node_graph(node, Answered).with_config(tags=["a"])):
+        fitted = GECERouter.fit(chain, questions=asked, **how)
+        same = GECERouter.fit(chain, questions=[{"question": one} for one in asked], **how)
+        assert fitted.gate.report.questions == 20
+        assert fitted.gate.report.direct_accuracy == same.gate.report.direct_accuracy == 0.5
 
 
 def test_a_graph_that_keeps_threads_is_fitted_and_audited_each_time_in_a_thread_of_its_own():
@@ -719,7 +825,7 @@ def test_a_misspelled_setting_of_a_retriever_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated")
-def test_before_a_chain_with_a_history_the_draft_comes_out_too():
+def test_before_a_chain_with_a_history_the_draft_comes_out_and_is_not_kept(caplog):
     histories: dict[str, InMemoryChatMessageHistory] = {}
     reading = ChatPromptTemplate([("placeholder", "{chat_history}"), ("human", "{question}")])
     chain = RunnableWithMessageHistory(
@@ -732,6 +838,18 @@ def test_before_a_chain_with_a_history_the_draft_comes_out_too():
     for rule, said in ((always, "from the chain"), (never, "a draft")):
         out = GECERouter(gate(rule=rule), chain).invoke({"question": "who?"}, how)
         assert said in str(out)
+    assert [m.text for m in histories["mine"].messages] == ["who?", "from the chain"]
+    assert caplog.text.count("put the RunnableWithMessageHistory around the router") == 2
+    caplog.clear()
+    around = RunnableWithMessageHistory(
+        GECERouter(gate(), reading | speaking("from the chain")),
+        lambda session_id: histories.setdefault(session_id, InMemoryChatMessageHistory()),
+        input_messages_key="question",
+        history_messages_key="chat_history",
+    )
+    around.invoke({"question": "and now?"}, how)
+    assert [m.text for m in histories["mine"].messages[2:]] == ["and now?", "a draft"]
+    assert "RunnableWithMessageHistory" not in caplog.text
 
 
 @pytest.mark.parametrize("on_error", ["retrieve", "raise"])

@@ -2,15 +2,19 @@
 
 import json
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelRequest, wrap_tool_call
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
+from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.langchain import GECEMiddleware, LangChainLLM, SGICCalibrator, SGICMiddleware
@@ -122,6 +126,18 @@ async def test_the_final_answer_is_calibrated_from_what_the_tools_found():
         assert [m.type for m in out["messages"]] == ["human", "ai", "tool", "ai"]
 
 
+async def test_where_no_tool_was_called_nothing_is_searched_for():
+    asked = list[str]()
+    reader = ScriptedLLM(lambda prompt: "bees" if "about" in prompt else "from memory")
+    finding = RunnableLambda(lambda query: asked.append(query) or [Document("about bees")])
+    sgic = SGICMiddleware(SGICCalibrator(reader, finding, settings=SAYS))
+    judge = RuleGate(World(llm=ScriptedLLM(lambda prompt: "a draft")), never)
+    compiled, _ = agent(GECEMiddleware(judge, ["search"], draft_answers=True), sgic)
+    for out in (compiled.invoke(ASKED), await compiled.ainvoke(ASKED)):
+        assert out["messages"][-1].text == "from memory"
+    assert asked == []
+
+
 async def test_only_a_closing_answer_to_a_question_is_calibrated():
     sgic = SGICMiddleware(SGICCalibrator(ScriptedLLM(lambda prompt: "bees"), settings=SAYS))
     calls = [{"name": "search", "args": {"query": "bees"}, "id": "1"}]
@@ -227,7 +243,18 @@ def test_a_chat_goes_on_after_a_turn_without_a_word():
         assert [m.type for m in told] == ["human", "ai", "tool", "ai"], turn
 
 
-@pytest.mark.parametrize("named", ["search", {"search"}, [search], (search,)])
+def searching(query: str) -> str:
+    """Search."""
+    return f"found for {query}"
+
+
+searching.__name__ = "search"
+
+
+@pytest.mark.parametrize("named", [
+    "search", {"search"}, [search], (search,), search, [searching], searching,
+    [{"name": "search", "description": "Search."}], {"type": "search"},
+])  # fmt: skip
 def test_the_tools_that_retrieve_are_given_by_name_or_themselves(named):
     judge = RuleGate(World(llm=ScriptedLLM(lambda prompt: "a draft")), never)
     compiled, model = agent(GECEMiddleware(judge, named))
@@ -249,6 +276,12 @@ def test_a_tool_that_is_held_back_is_not_demanded(choice):
     )
     other = replace(request, tool_choice="any")
     assert middleware.wrap_model_call(other, lambda given: given).tool_choice == "any"
+
+
+@pytest.mark.parametrize("wrong", [[partial(print)], [3], 3, None])
+def test_what_is_no_tool_is_refused(wrong):
+    with pytest.raises(InvalidInput, match="the tools that retrieve, or their names"):
+        GECEMiddleware(RuleGate(World(llm=ScriptedLLM(str)), never), wrong)
 
 
 def test_a_tool_by_a_name_that_the_agent_does_not_know_is_told(caplog):

@@ -1,6 +1,7 @@
 """GECERouter in LangChain: a gate before any chain."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from langchain_core.callbacks import AsyncCallbackHandler
@@ -118,8 +119,41 @@ def test_a_history_of_pairs_is_read_as_one_of_messages(pair):
 
 @pytest.mark.parametrize("history", [[("a", "b", "c")], [("a", None)], [3], 3])
 def test_a_history_that_is_none_is_refused(history):
-    with pytest.raises(InvalidInput, match="these are no messages"):
+    remedy = "(?s)these are no messages.*condense=None leaves the turns out, a Runnable reads them"
+    with pytest.raises(InvalidInput, match=remedy):
         GECERouter(gate(), search).invoke({"question": "rare", "chat_history": history})
+
+
+def test_a_history_of_the_applications_own_form_is_for_those_who_read_it():
+    value = {"question": "and it", "chat_history": [{"question": "Who?", "answer": "Paris"}]}
+    for condense, read in (
+        (None, "and it"),
+        (RunnableLambda(lambda given: given["chat_history"][0]["answer"]), "Paris"),
+    ):
+        judge = gate()
+        assert GECERouter(judge, search, condense=condense).invoke(value) == f"known: {read}"
+    asked = [{**value, "question": f"a {i}"} for i in range(20)]
+    chain = RunnableLambda(lambda given: "one" if int(given["question"][2:]) % 2 else "two")
+    how: Any = {"llm": ScriptedLLM(lambda prompt: "one"), "target_rate": 0.5, "condense": None}
+    assert GECERouter.fit(chain, questions=asked, **how).gate.report.questions == 20
+
+
+@pytest.mark.parametrize("turn", [dict, tuple, list])
+def test_a_history_of_roles_is_read_under_both_names(turn):
+    said = [("user", "Who is Ada?"), ("assistant", "A mathematician.")]
+    roles = [{"role": who, "content": text} for who, text in said]
+    turns = roles if turn is dict else [*map(turn, said)]
+    for name in ("history", "chat_history"):
+        judge = gate()
+        GECERouter(judge, search).invoke({"question": "and then?", name: turns})
+        assert "A mathematician." in judge.world.llm.prompts[0]
+
+
+@pytest.mark.parametrize("entry", [["a file", "a file"], [{"visited": "home"}], "all of it", [3]])
+def test_a_history_that_is_none_may_have_that_name(entry):
+    judge = gate()
+    GECERouter(judge, search).invoke({"question": "who?", "history": entry})
+    assert judge.world.llm.prompts == ["who?"]
 
 
 def test_a_follow_up_to_a_picture_goes_to_the_chain():
@@ -198,7 +232,7 @@ def test_a_failing_step_before_the_gate_fails_its_own_question_alone():
             raise ConnectionError("no route")
         return "rare"
 
-    router = GECERouter(gate(), search, condense=RunnableLambda(condense))
+    router = GECERouter(gate(), search, condense=RunnableLambda(condense), on_error="raise")
     talks = [[("ai", "hi"), ("human", "a"), ("human", text)] for text in ("broken", "b")]
     failed, found = router.batch(talks, return_exceptions=True)
     assert isinstance(failed, ConnectionError)

@@ -4,6 +4,9 @@ import asyncio
 
 import pytest
 from llama_index.core.instrumentation.events.llm import LLMCompletionStartEvent
+from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
+from llama_index_instrumentation import get_dispatcher
+from pydantic import Field
 
 from ltrag_plugins.flow import World
 from ltrag_plugins.llama_index import (
@@ -87,3 +90,33 @@ async def test_queries_side_by_side_do_not_mix_their_spans(trace):
     assert len({event.span_id for event in decisions}) == 20
     for event in decisions:
         assert trace.path(event) == ["gece_adecide", "GECERouter._aquery", "GECERouter.aquery"]
+
+
+class Arguments(BaseSpanHandler):
+    """What each span of a decision says it was given."""
+
+    of: list = Field(default_factory=list)
+
+    def new_span(self, id_, bound_args, instance=None, parent_span_id=None, tags=None, **kwargs):
+        if "decide" in id_:
+            self.of.append((instance, bound_args.arguments))
+
+    def prepare_to_exit_span(self, *told, **more):
+        """Say nothing."""
+
+    prepare_to_drop_span = prepare_to_exit_span
+
+
+async def test_the_span_of_a_decision_has_the_question_and_not_the_gate():
+    root, spans = get_dispatcher(), Arguments()
+    root.add_span_handler(spans)
+    for part, way in (
+        (GECERouter(gate(), engine()), "query"),
+        (GECERetriever(gate(), AwaitedRetriever()), "retrieve"),
+        (GECESelector(gate()), "select"),
+    ):
+        given = [["look", "alone"]] if way == "select" else []
+        getattr(part, way)(*given, QUESTION)
+        await getattr(part, f"a{way}")(*given, QUESTION)
+    root.span_handlers.remove(spans)
+    assert spans.of == [(None, {"question": QUESTION})] * 6

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from llama_index.core import VectorStoreIndex
 from llama_index.core.agent.workflow import FunctionAgent, ToolCallResult
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import ChatMessage, MessageRole, ToolCallBlock
@@ -12,6 +13,7 @@ from llama_index.core.chat_engine import (
     CondenseQuestionChatEngine,
     ContextChatEngine,
 )
+from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.query_engine import RouterQueryEngine
@@ -29,18 +31,24 @@ from llama_index.core.tools import QueryEngineTool, RetrieverTool
 from ltrag_plugins.errors import InvalidInput, ModelFailed
 from ltrag_plugins.flow import World
 from ltrag_plugins.llama_index import (
+    DURReranker,
     GECEDecisionEvent,
     GECERetriever,
     GECERouter,
     GECESelector,
     LlamaIndexLLM,
     LlamaIndexRetriever,
+    LongTailRAG,
     PassageRetriever,
+    SGICCalibrator,
     as_query_engine,
     node_of,
 )
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from tests.framework_parts import Given
+from ltrag_plugins.sgic import SGICSettings
+from ltrag_plugins.types import Generation, Token
+from tests import pipeline_parts
+from tests.framework_parts import Given, Letters, trained
 from tests.gates import RuleGate
 from tests.llama_index_parts import (
     FACTS,
@@ -51,6 +59,7 @@ from tests.llama_index_parts import (
     engine,
     traced,
 )
+from tests.pipeline_parts import House, houses
 
 KNOWN = ["What is the capital of France?", "Where is the Louvre?", "Where is Montmartre?"]
 UNKNOWN = ["Who wrote Emma?", "Who has played Raoul?", "Is Emma a novel?"]
@@ -403,3 +412,107 @@ async def test_where_the_gates_model_fails_the_users_parts_still_answer(way, kin
         await getattr(raising, f"a{way}")(*given, KNOWN[0])
     with pytest.raises(InvalidInput, match="on_error must be 'retrieve' or 'raise'"):
         PARTS[way](failing, on_error="ignore")
+
+
+def an_index() -> VectorStoreIndex:
+    facts = [TextNode(id_=key, text=text) for key, text in FACTS.items()]
+    return VectorStoreIndex(facts, embed_model=MockEmbedding(embed_dim=4))
+
+
+LLM = FunctionLLM(read)
+TAKING = {
+    "wrapper": lambda found: LlamaIndexRetriever(found),
+    "gated": lambda found: GECERetriever(gate(), found),
+    "calibrator": lambda found: SGICCalibrator(LLM).query_engine(found),
+    "method": lambda found: as_query_engine("single", LLM, found),
+    "pipeline": lambda found: LongTailRAG.fit(["Who wrote Emma?"] * 40, llm=LLM, retriever=found),
+    "loaded": lambda found: LongTailRAG.load("nowhere", llm=LLM, retriever=found),
+}
+
+
+@pytest.mark.parametrize("name", TAKING)
+def test_an_index_or_engine_in_a_retrievers_place_is_told_what_to_pass(name):
+    with pytest.raises(InvalidInput, match=r"\(pass index.as_retriever\(\)\), got VectorStoreI"):
+        TAKING[name](an_index())
+    with pytest.raises(InvalidInput, match=r"must be a LlamaIndex [^(]*, got RetrieverQ"):
+        TAKING[name](engine())
+
+
+def test_a_gate_that_learns_is_said_to_learn_in_a_router_alone(tmp_path, caplog):
+    learning = GECERouter.learning(engine(), llm=LLM, store=tmp_path / "store").gate
+    GECERetriever(gate(), KeywordRetriever())
+    GECESelector(gate())
+    assert caplog.messages == []
+    GECERetriever(learning, KeywordRetriever())
+    GECESelector(learning)
+    assert caplog.messages == [
+        f"a gate learns in a GECERouter; a {name} only asks it"
+        for name in ("GECERetriever", "GECESelector")
+    ]
+
+
+async def test_one_string_is_no_list_of_queries():
+    retriever = KeywordRetriever()
+    ours = LlamaIndexRetriever(retriever)
+    with pytest.raises(InvalidInput, match="queries came as one string, 'Who wrote Emma"):
+        ours.search(UNKNOWN[0], 3)
+    with pytest.raises(InvalidInput, match="queries came as one string, 'Who wrote Emma"):
+        await ours.asearch(UNKNOWN[0], 3)
+    assert retriever.queries == []
+
+
+async def test_fewer_nodes_than_are_asked_for_are_spoken_of_once(caplog):
+    enough = LlamaIndexRetriever(an_index().as_retriever(similarity_top_k=3))
+    unknown = LlamaIndexRetriever(KeywordRetriever())
+    assert [len(one) for one in enough.search(["x", "y"], 3)] == [3, 3]
+    unknown.search(["x"], 3)
+    assert caplog.messages == []
+    few = LlamaIndexRetriever(an_index().as_retriever())
+    assert [len(one) for one in few.search(["x", "y"], 3)] == [2, 2]
+    assert [len(one) for one in await few.asearch(["x"], 3)] == [2]
+    [message] = caplog.messages
+    assert "VectorIndexRetriever looks for 2 nodes" in message
+    assert "similarity_top_k=3" in message
+
+
+async def test_a_fit_reads_nodes_as_the_part_at_work_will():
+    told = {"file_path": "/emma.txt", "page": 3}
+    hidden = {"excluded_embed_metadata_keys": ["file_path"], "excluded_llm_metadata_keys": ["page"]}
+    found = [NodeWithScore(node=TextNode(text=FACTS["emma"], metadata=told, **hidden))]
+    llm, encoder = ScriptedLLM(lambda prompt: Generation("x", (Token("x", -0.1),))), Letters()
+    calibrator = SGICCalibrator(llm, settings=SGICSettings(rounds=0))
+    calibrator.query_engine(Given(found)).query(UNKNOWN[0])
+    DURReranker(trained(encoder)).postprocess_nodes(found, query_str=UNKNOWN[0])
+    for shown, text, read in (
+        ("llm", f"file_path: /emma.txt\n\n{FACTS['emma']}", llm.prompts[0]),
+        ("embed", f"page: 3\n\n{FACTS['emma']}", "\n".join(encoder.encoded[0])),
+        (None, FACTS["emma"], FACTS["emma"]),
+    ):
+        ours = LlamaIndexRetriever(Given(found), shown=shown)
+        [[passage]] = ours.search([UNKNOWN[0]], 3)
+        assert passage.text == text
+        assert " ".join(text.split()) in " ".join(read.split())
+        assert await ours.asearch([UNKNOWN[0]], 3) == [[passage]]
+        assert ours.name == ("Given" if shown is None else f"Given:{shown}")
+    with pytest.raises(InvalidInput, match="shown must be 'llm', 'embed' or None, got 'all'"):
+        LlamaIndexRetriever(Given(found), shown="all")
+
+
+async def test_a_pipeline_streams_where_it_is_asked_to(tmp_path):
+    house, question = House(), "What is the colour of house 7?"
+    parts = {"llm": house.llm(), "retriever": house}
+    plain = LongTailRAG.fit(houses(), **parts, settings=pipeline_parts.settings())
+    plain.save(tmp_path)
+    wanted = plain.query(question)
+    for made in (
+        LongTailRAG.fit(houses(), **parts, settings=pipeline_parts.settings(), streaming=True),
+        LongTailRAG.load(tmp_path, **parts, streaming=True),
+        LongTailRAG(plain.rag, streaming=True),
+    ):
+        stream, awaited = made.query(question), await made.aquery(question)
+        assert [piece async for piece in awaited.async_response_gen()] == [str(wanted)]
+        for one in (stream, awaited):
+            assert (one.metadata, one.source_nodes) == (wanted.metadata, wanted.source_nodes)
+        assert list(stream.response_gen) == [str(wanted)]
+        chat = CondenseQuestionChatEngine.from_defaults(made, llm=LLM)
+        assert "".join(chat.stream_chat(question).response_gen) == str(wanted)

@@ -221,3 +221,11 @@ def test_messages_say_what_a_llama_index_user_does(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(InvalidInput, match=r"needs llm=\.\.\., or Settings\.llm: "):
         SGICCalibrator()
+
+
+def test_a_model_that_openais_client_does_not_know_is_refused_with_the_class_that_does(server):
+    unknown = OpenAI(model="smollm2", api_base=server[0], api_key="none")
+    said = r"Unknown model 'smollm2'; .*OpenAILike\(model=.*is_chat_model=True\)"
+    for take in (LlamaIndexLLM, SGICCalibrator, lambda llm: as_query_engine("direct", llm)):
+        with pytest.raises(InvalidInput, match=said):
+            take(unknown)

@@ -1,9 +1,12 @@
 import asyncio
+from functools import partial
 
 import pytest
+from llama_index.core import Settings, VectorStoreIndex
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response.schema import AsyncStreamingResponse, PydanticResponse, Response
 from llama_index.core.chat_engine import CondenseQuestionChatEngine
+from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.indices.query.query_transform.base import IdentityQueryTransform
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import (
@@ -11,22 +14,25 @@ from llama_index.core.query_engine import (
     RouterQueryEngine,
     TransformQueryEngine,
 )
-from llama_index.core.schema import QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.core.tools import QueryEngineTool, ToolMetadata
 from pydantic import BaseModel
 
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, LtragError, ModelFailed
 from ltrag_plugins.flow import World
+from ltrag_plugins.gece import GECESettings
 from ltrag_plugins.llama_index import (
     GECERetriever,
     GECERouter,
     GECESelector,
     LlamaIndexLLM,
     PassageRetriever,
+    SGICCalibrator,
 )
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Passage
+from tests.framework_parts import Given
 from tests.gates import RuleGate, always, never
 from tests.llama_index_parts import (
     FACTS,
@@ -36,6 +42,7 @@ from tests.llama_index_parts import (
     engine,
     reader,
 )
+from tests.router_parts import knows_the_odd
 
 KNOWN, UNKNOWN = "What is the capital of France?", "Who has played Raoul?"
 
@@ -254,6 +261,11 @@ def test_wrong_parts_are_refused_where_they_are_handed_in():
         GECERouter(gate(), AwaitedRetriever())
     with pytest.raises(InvalidInput, match="direct must be a LlamaIndex query engine or LLM"):
         GECERouter(gate(), engine(), direct=ScriptedLLM(draft))
+    index = VectorStoreIndex([], embed_model=MockEmbedding(embed_dim=4))
+    for taking in (GECERouter, partial(GECERouter.fit, llm=MockLLM(), questions=[])):
+        given = (gate(), index) if taking is GECERouter else (index,)
+        with pytest.raises(InvalidInput, match=r"\(pass index.as_query_engine\(\)\), got Vec"):
+            taking(*given)
     for known in ("none", "Nothing", None):  # which would be a draft, silently
         with pytest.raises(InvalidInput, match="known must be 'draft' or 'nothing', got"):
             GECERetriever(gate(), AwaitedRetriever(), known=known)
@@ -351,3 +363,34 @@ def test_audits_are_made_where_each_call_has_a_loop_that_ends_with_it():
         asyncio.run(router.aquery(KNOWN))
     assert router.settle(30)
     assert (router.monitor.audits, router.monitor.failed) == (20, 0)
+
+
+def down(prompt: str) -> str:
+    raise ConnectionError("no route to the model")
+
+
+def test_a_model_that_fails_is_found_before_the_engine_has_answered_anything():
+    retriever = AwaitedRetriever()
+    questions = [f"Who is Raoul {i}?" for i in range(20)]
+    with pytest.raises(ModelFailed, match="no route to the model"):
+        GECERouter.fit(engine(retriever=retriever), llm=FunctionLLM(down), questions=questions)
+    assert retriever.queries == []
+
+
+def test_the_engines_own_model_drafts_where_none_is_given(monkeypatch, tmp_path):
+    monkeypatch.setattr(Settings, "_llm", MockLLM())
+    own = FunctionLLM(knows_the_odd)
+    reading = engine(own, Given([NodeWithScore(node=TextNode(text="shown"))]))
+    questions = [f"Which city is number {i} of the list?" for i in range(20)]
+    router = GECERouter.fit(reading, questions=questions, settings=GECESettings(folds=2))
+    assert router.gate.world.llm.name == LlamaIndexLLM(own).name
+    structured = engine(own.as_structured_llm(Author))
+    for i, (inner, more, llm) in enumerate((
+        (TransformQueryEngine(reading, IdentityQueryTransform()), {}, own),
+        (structured, {"direct": structured}, own),  # whose drafts would be objects
+        (SGICCalibrator(own).query_engine(Given([])), {}, own),
+        (Awaited(), {}, MockLLM()),
+        (reading, {"llm": MockLLM()}, MockLLM()),
+    )):  # fmt: skip
+        learning = GECERouter.learning(inner, store=tmp_path / f"{i}.sqlite", **more)
+        assert learning.gate.world.llm.name == LlamaIndexLLM(llm).name

@@ -391,6 +391,7 @@ def test_wrong_inputs_are_named_before_anything_is_asked():
     for error, name, given in (
         (CalibrationError, "20", {"questions": houses(5)}),
         (InvalidInput, "one string", {"questions": "who wrote Emma?"}),
+        (EmptyQuestion, r"questions\[80\]", {"questions": [*houses(), Question("?!", ("x",))]}),
         (InvalidInput, "not both", {"target_accuracy": 0.5, "budget": 0.5}),
         (InvalidInput, "budget", {"budget": -1}),
         (InvalidInput, "target_accuracy", {"target_accuracy": 2}),
@@ -460,6 +461,19 @@ def test_what_is_no_list_is_refused_in_words(tmp_path):
         calibrator.answer_many(["which house?"])
     with pytest.raises(InvalidInput, match="a question must be a string, got NoneType"):
         rag.answer(None)
+
+
+def test_too_few_questions_for_a_gate_are_told_before_and_an_empty_search_by_its_name(caplog):
+    class Nothing:
+        def search(self, queries, k):
+            assert "18 of 30 questions are left to fit a gate on, which needs 20" in caplog.text
+            return [[] for _ in queries]
+
+    report = fitted(House(), questions=houses(30), retriever=Nothing()).report
+    assert report is not None
+    told = str(report)
+    assert "calibrator  left out: the retriever finds something for 0 questions only" in told
+    assert "gate        left out: 18 calibration questions" in told
 
 
 def test_a_folder_that_does_not_fit_is_refused(tmp_path):

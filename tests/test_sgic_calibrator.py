@@ -6,11 +6,12 @@ import logging
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 
@@ -32,6 +33,7 @@ from ltrag_plugins.sgic import (
     WrongnessCalibration,
 )
 from ltrag_plugins.sgic.calibrator import CalibratorOptions
+from ltrag_plugins.types import Question
 from tests.sgic_parts import LOOKING, QUESTION, THREE, answered, asked, model, said
 
 looking = partial(Calibrator, settings=LOOKING)
@@ -163,6 +165,8 @@ def test_settings_beside_a_calibration_keep_its_scale():
     ({"settings": SGICSettings(rounds=5, source="relevance")}, "source='relevance' needs"),
     ({"settings": SGICSettings(rounds=5, source="oracle")}, "source='oracle' needs"),
     ({"refuse_p_wrong_above": 0.5}, "refuse_p_wrong_above needs a calibration"),
+    ({"refuse_p_wrong_above": 0.5, "calibration": Calibration(LOOKING, SCALE)},
+     r"this one gives none.*5 right and 5 wrong.*Fit on more questions, or .*refuse_above="),
     ({"llm": "no model"}, "llm must be"),
 ])  # fmt: skip
 def test_what_cannot_be_made_is_refused_at_once_and_not_warned_of(told, match, caplog):
@@ -170,6 +174,29 @@ def test_what_cannot_be_made_is_refused_at_once_and_not_warned_of(told, match, c
         with pytest.raises(InvalidInput, match=match):
             made(**{"llm": model(LADDER)} | told)
     assert caplog.messages == []
+
+
+def test_a_model_or_embeddings_of_a_framework_that_are_not_wrapped_are_refused(tmp_path):
+    theirs: Any = FakeListChatModel(responses=["Fife"])
+    vectors: Any = DeterministicFakeEmbedding(size=4)
+    calibration().save(tmp_path, llm=model(LADDER))
+    question = Question("Where?", ("Fife",), passages=tuple(THREE))
+    wrap = r"llm=FakeListChatModel cannot be used as it is: wrap .* in LangChainLLM"
+    for made in (
+        lambda: Calibrator(theirs),
+        lambda: Calibrator.load(tmp_path, llm=theirs),
+        lambda: Calibrator.fit([question], llm=theirs),
+    ):
+        with pytest.raises(InvalidInput, match=wrap):
+            made()
+    wrap = r"encoder=DeterministicFakeEmbedding cannot be used as it is: .* LangChainEncoder"
+    for made in (
+        lambda: Calibrator(model(LADDER), encoder=vectors),
+        lambda: Calibrator.load(tmp_path, llm=model(LADDER), encoder=vectors),
+        lambda: Calibrator.fit([question], llm=model(LADDER), encoder=vectors),
+    ):
+        with pytest.raises(InvalidInput, match=wrap):
+            made()
 
 
 # --- rounds that nobody tried
@@ -218,6 +245,17 @@ def test_a_cut_without_rounds_is_warned_of(caplog):
         Calibrator(model(LADDER), settings=cut)
     said = "cut_to is of rounds, and there are none; set rounds=1 to look again"
     assert warnings_of(caplog) == [said] * 2
+
+
+def test_a_score_to_refuse_above_that_looks_like_a_probability_is_warned_of(caplog):
+    for limit in (0.0, 1.0, 40.0, None):
+        Calibrator(model(LADDER), refuse_above=limit)
+    assert warnings_of(caplog) == []
+    made = Calibrator(model(LADDER), refuse_above=0.5)
+    assert made.refusal.refuses(made.answer(QUESTION, THREE))
+    [said] = warnings_of(caplog)
+    assert said.startswith("refuse_above is a score from 0 to 100, so 0.5 refuses nearly all")
+    assert "refuse_p_wrong_above" in said
 
 
 def test_in_a_framework_a_use_or_a_copy_warns_no_more(caplog, tmp_path):

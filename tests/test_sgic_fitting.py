@@ -569,6 +569,28 @@ def test_a_reply_that_names_an_option_is_judged_as_that_option():
     assert (ours.wrongness, told.kept) == (theirs.wrongness, known.kept)
 
 
+def test_answers_in_sentences_are_judged_by_what_they_contain():
+    """As bare ones are by exact match, which calls a sentence wrong, and says so."""
+
+    def sentences(prompt):
+        reply = bare.generate([prompt])[0]
+        return replace(reply, text=reply.text.replace("right", "It is right there"))
+
+    bare, llm = late(), ScriptedLLM(sentences)
+    told = {"settings": replace(TO_THE_END, choose="last", certain_below=0), "cut_to": ()}
+    found, report = fit(asked(), llm, metric="contains", **told)
+    theirs, known = fit(asked(), bare, **told)
+    last = [[way(one, f"{n} rounds, last") for n in (2, 3)] for one in (report, known)]
+    assert [one.gain for one in last[0]] == [one.gain for one in last[1]]
+    assert [one.contains for one in last[0]] == [one.em for one in last[1]] == [1, 1]
+    assert [one.em for one in last[0]] == [0, 0]
+    assert (found.wrongness, report.wrong) == (theirs.wrongness, known.wrong)
+    assert re.search(r" EM +contains +gain in contains \(90%\)", str(report))
+    _, blind = fit(asked(), llm, **told)
+    assert any("20 direct answers hold an accepted one" in note for note in blind.notes)
+    assert not any("hold an accepted one" in note for note in [*report.notes, *known.notes])
+
+
 def test_a_question_is_asked_whole_and_searched_for_by_its_text_alone():
     """Beside its bare text, which is what the encoder sees of both."""
     rest = "\nText: A castle by the sea.\nOptions: wrong 0; right"

@@ -28,6 +28,7 @@ from ltrag_plugins.errors import (
     listed,
     path_of,
 )
+from ltrag_plugins.flow import World, check_world
 from ltrag_plugins.llm.base import Encoder
 
 _Vector = Float[np.ndarray, " dim"]
@@ -94,6 +95,7 @@ class DURRanker:
     @classmethod
     def untrained(cls, encoder: Encoder, *, settings: DURSettings | None = None) -> Self:
         """Plain similarity: the dot product of the encoder's own vectors."""
+        check_world(World(encoder=encoder))
         size = encoder.encode(["the dimension of a vector"]).shape[1]
         return cls(Head(np.eye(size), np.zeros(size)), encoder, settings or DURSettings())
 
@@ -101,6 +103,7 @@ class DURRanker:
     def load(cls, folder: str | PathLike[str], *, encoder: Encoder) -> Self:
         """From a folder that `save` wrote: whole, or `UnreadableArtifact` is raised, and trained
         with this encoder, or `ArtifactMismatch`."""
+        check_world(World(encoder=encoder))
         folder, kinds = path_of(folder), (Head, DURSettings, PromptFormat)
         remedy = "Train one with DURTrainer or 'ltrag rerank train', and save it there."
         with artifacts.reading(f"{folder} holds no readable head", remedy):

@@ -21,6 +21,7 @@ from ltrag_plugins.dur.prompts import Shot, text_of
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings, Preselect
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput
+from ltrag_plugins.flow import World, check_world
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.retrieval.dense import unit_rows
@@ -133,6 +134,7 @@ class ShotRanker:
     @classmethod
     def nearest(cls, candidates: Sequence[Shot], *, shots: int, encoder: Encoder) -> Self:
         """The nearest neighbours by the encoder's vectors: the plain rival of any trained head."""
+        check_world(World(encoder=encoder))
         vectors = encoder.encode([text_of(c) for c in candidates])
         return cls(Preselector(candidates, vectors, "encoder", shots), shots, encoder=encoder)
 

@@ -43,7 +43,7 @@ from ltrag_plugins.errors import (
     path_of,
     require,
 )
-from ltrag_plugins.flow import Observer, World, embed, run
+from ltrag_plugins.flow import Observer, World, check_world, embed, run
 from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.types import Question
@@ -116,6 +116,7 @@ class DURTrainer:
 
     def __init__(self, encoder: Encoder, llm: LLM, *, settings: DURSettings | None = None) -> None:
         settings = checked(settings or DURSettings(), DURSettings, "settings", "DURSettings(...)")
+        check_world(World(llm=llm, encoder=encoder))
         if settings.reward in ("rouge_l", "bleu"):
             require("evaluate")
         self._scores = isinstance(llm, ScoringLLM)

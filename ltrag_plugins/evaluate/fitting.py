@@ -30,7 +30,7 @@ from ltrag_plugins.evaluate.choice import Goal, Trials, Way
 from ltrag_plugins.evaluate.pipeline import LongTailAnswer, LongTailRAG, LongTailSettings
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.run import ENDS, FlowWatch
-from ltrag_plugins.flow import Flow, Observer, World, embed, fetch, run, run_many
+from ltrag_plugins.flow import Flow, Observer, World, check_world, embed, fetch, run, run_many
 from ltrag_plugins.gece import labels
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.llm.base import LLM, Encoder
@@ -132,9 +132,10 @@ def fit(
     labels.check_scorer(bench.settings.gate)
     world = bench.world
     labels.check_count(questions)
-    labels.check_world(world)
+    check_world(world)
     given = [Question(one) if isinstance(one, str) else one for one in questions]
     labels.check_labelled(given, answers=False)
+    labels.check_askable(map(render_question, given), bench.settings.gate.max_words)
     _check_held_out(len(given), bench.settings.held_out)
     llm = cast("LLM", world.llm)
     with (
@@ -233,11 +234,11 @@ def _answered(
         elif accepted or both[0].text.strip():
             kept.append(i)
     if len(left_out := set(range(len(given))) - {*kept}):
-        why = f", as {failed[0]!r:.200}" if failed else " that retrieval leaves without an answer"
+        why = f" fail ({failed[0]!r:.200})" if failed else " get no answer from retrieval"
         said = f"{len(left_out)} of {len(given)} questions{why}"
         if 2 * len(left_out) > len(given):
             raise CalibrationError(f"{said}: see that model and retriever answer them")
-        _logger.warning("%s are left out", said)
+        _logger.warning("%s, and are left out", said)
     questions = [given[i] for i in kept]
     stands_in = [not any(map(str.strip, question.answers)) for question in questions]
     answers, direct_ones = ([some[i] for i in kept] for some in (always, drafts))
@@ -254,6 +255,9 @@ def _check_held_out(questions: int, held_out: float) -> None:
         raise InvalidInput(
             f"{told}; set held_out above {2 / questions:.2g}, or give more questions"
         )
+    if (fitting := questions - round(held_out * questions)) < labels.FEWEST_QUESTIONS:
+        few = "%d of %d questions are left to fit a gate on, which needs %d: none will be fitted"
+        _logger.warning(few, fitting, questions, labels.FEWEST_QUESTIONS)
 
 
 def _gate(
@@ -307,7 +311,7 @@ def _ranker(
             ranker = trainer.fit(None, asked, observers=bench.observers).ranker
             ranker.encoder = world.encoder
             return ranker
-        untried["reranker"] = f"the retriever finds something for {len(cases)} questions only"
+        untried["reranker"] = _unfound(len(cases))
     return None
 
 
@@ -319,14 +323,15 @@ def _calibration(
     """The scale of uncertainties, and how to look again where that paid on these questions."""
     cases = [replace(q, passages=answer.passages) for q, answer in answered if answer.passages]
     if len(cases) < _FEWEST:
-        untried["calibrator"] = _few(len(cases))
+        few = len(answered) < _FEWEST
+        untried["calibrator"] = _few(len(answered)) if few else _unfound(len(cases))
         return None, None
     settings = bench.settings
     calibration, report = fit_calibration(
         cases,
         cast("LLM", bench.world.llm),
         settings=settings.reading,
-        metric="f1" if settings.gate.correct == "f1" else "em",
+        metric=metric if (metric := settings.gate.correct) in ("f1", "contains") else "em",
         cut_to=tuple(range(1, settings.k)),
         encoder=bench.world.encoder,
         observers=bench.observers,
@@ -389,6 +394,10 @@ def _behind_gate(direct: Record, reading: Record) -> Record:
         counts = getattr(direct, name), getattr(reading, name)
         costs[name] = None if None in counts else sum(counts)
     return replace(reading, decision=direct.decision, **costs)
+
+
+def _unfound(count: int) -> str:
+    return f"the retriever finds something for {count} questions only"
 
 
 def _few(count: int) -> str:

@@ -27,9 +27,8 @@ from ltrag_plugins.errors import (
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, METRICS, Cell, metrics_named
-from ltrag_plugins.flow import Flow, Request, Step, World, run_many
+from ltrag_plugins.flow import Flow, Request, Step, World, check_world, run_many
 from ltrag_plugins.gece.decision import Decision, decided
-from ltrag_plugins.gece.labels import check_world
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.methods.method import picked
 from ltrag_plugins.methods.sgic import SGICAnswer

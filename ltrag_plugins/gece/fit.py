@@ -29,7 +29,7 @@ from ltrag_plugins.errors import CalibrationError, InvalidInput, missing_extra
 from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Tier
 from ltrag_plugins.gece.labels import Outcome, check_count
-from ltrag_plugins.gece.models import FitReport, FittedGate, Linear, rate_threshold
+from ltrag_plugins.gece.models import AS_ALWAYS, FitReport, FittedGate, Linear, rate_threshold
 from ltrag_plugins.gece.savings import Usage
 from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import (
@@ -63,7 +63,6 @@ _REMEDIES = {
     "wrong": "Always retrieve without a gate, calibrate on easier questions, look whether the "
     "prompt suits the model, or loosen the setting correct.",
 }
-_ALWAYS = "as good as always retrieving"
 _DISAGREE = 0.05  # of the answers, that may differ from the chain's and the gate be as good
 _NO_GATE = 0.95  # of the questions; retrieving for more saves less than a draft costs
 _INNER_FOLDS = 4
@@ -214,7 +213,7 @@ def fit_outcomes(
         always = target_accuracy == "always"
         wanted = labels.as_good_as_always if always else float(target_accuracy)
         cut = labels.accuracy_threshold(scores, wanted)
-        target = _ALWAYS if always else f"target accuracy {wanted:g}"
+        target = AS_ALWAYS if always else f"target accuracy {wanted:g}"
     retrieve = scores >= cut
     failure, own_failure = _fit_scorer(columns, labels, names, settings)
     gain, own = None, own_failure
@@ -339,7 +338,7 @@ def _report(
         curve = tuple((r, labels.gated_accuracy(scores, r)) for r in rates)
         area = interval(scores, labels.gain, statistic=_area, resamples=500)
         against = interval(gated - mended)
-        if against.high < 0 and target != _ALWAYS:  # more than chance explains
+        if against.high < 0 and target != AS_ALWAYS:  # more than chance explains
             higher = np.arange(rate, 1, 0.05)
             least = (r for r in higher if interval(labels.gated(scores, r) - mended).high >= 0)
             loses = "loses" if labels.agreement < 1 else "changes"
@@ -355,7 +354,7 @@ def _report(
     rare = min((int(fails.sum()), "wrong"), (int((1 - fails).sum()), "right"))
     silent = sum(item.draft.tokens is None for item in evidence)
     lengths = [len(words(item.question)) for item in evidence]
-    hopeless = fitted.threshold == -math.inf or (target == _ALWAYS and rate > _NO_GATE)
+    hopeless = fitted.threshold == -math.inf or (target == AS_ALWAYS and rate > _NO_GATE)
     leans = settings.scorer == "fitted" and _leaning([areas[best]], fails) >= _LEANS
     unlabelled = f"{round(labels.agreement * count)} of {count} questions have no accepted answers"
     notes = {

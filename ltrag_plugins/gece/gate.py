@@ -13,10 +13,10 @@ from ltrag_plugins import artifacts
 from ltrag_plugins.calibration import Isotonic, Platt
 from ltrag_plugins.data import digest_of
 from ltrag_plugins.errors import ArtifactMismatch, checked, listed, path_of
-from ltrag_plugins.flow import Flow, Observer, World, arun, run, run_many
+from ltrag_plugins.flow import Flow, Observer, World, arun, check_world, run, run_many
 from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Decision
-from ltrag_plugins.gece.labels import check_count, check_scorer, check_world, collect
+from ltrag_plugins.gece.labels import check_count, check_scorer, collect
 from ltrag_plugins.gece.models import FitReport, FittedGate
 from ltrag_plugins.gece.savings import Usage, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets

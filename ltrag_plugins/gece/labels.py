@@ -15,16 +15,30 @@ from typing import Any
 from ltrag_plugins import errors
 from ltrag_plugins.data import check_labelled
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences, checked, listed
-from ltrag_plugins.flow import Flow, Observer, World, fetch, gradient_llm, run_many
+from ltrag_plugins.flow import (
+    Flow,
+    Observer,
+    World,
+    check_world,
+    fetch,
+    gradient_llm,
+    run_many,
+)
 from ltrag_plugins.gece.savings import Usage
 from ltrag_plugins.gece.score import mean_gradients, quality_of, references_like
 from ltrag_plugins.gece.settings import GECESettings
-from ltrag_plugins.gece.signals import SIGNALS, Evidence, OwnSignals, drafting, with_gradient_term
-from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
+from ltrag_plugins.gece.signals import (
+    SIGNALS,
+    Evidence,
+    OwnSignals,
+    askable_question,
+    drafting,
+    with_gradient_term,
+)
+from ltrag_plugins.llm.base import LLM, Direction, GradientLLM
 from ltrag_plugins.metrics.answer import Correct, contains, f1, is_right, normalized
 from ltrag_plugins.prompts.replies import option_named
 from ltrag_plugins.prompts.templates import answer_from, judging, render_question, searching_for
-from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.tokenize import length
 from ltrag_plugins.types import Answer, Question
 
@@ -84,6 +98,8 @@ def collect(
             "LangChain message, str(...) of a LlamaIndex response"
         )
     check_world(world)
+    whole = [render_question(question) for question in questions]
+    check_askable(whole, settings.max_words)
     if judge is not None:
         wanted = "a model, or a function of question, answer and reference"
         checked(judge, (LLM, Callable), "correct", wanted)
@@ -92,7 +108,6 @@ def collect(
     if settings.gradients == "always":
         gradient_llm(world.llm)
     together = partial(run_many, world=world, observers=tuple(observers), batch=batch)
-    whole = [render_question(question) for question in questions]
     draft = partial(drafting, settings=settings, vectors=world.encoder is not None, own=own)
     seen, along, cost = together([draft(text) for text in whole]), None, None
 
@@ -109,10 +124,10 @@ def collect(
     if judge is None and (long := sum(_is_long(question.answers) for question in known)):
         drafted = median(length(evidence.draft.text) for evidence in seen)
         _logger.warning(
-            "%d of %d answers to compare with are longer than %d words, and the drafts have %d: one "
-            "agrees where it stands in one of them (a judge knows more: correct=, a function or a "
-            "model), and is all that is said where nothing is retrieved (a router's direct= says "
-            "more)",
+            "%d of %d answers to compare with are longer than %d words, and the drafts have %d: "
+            "one agrees where it stands in one of them (a judge knows more: correct=, a function "
+            "or a model), and is all that is said where nothing is retrieved (a router's direct= "
+            "says more)",
             *(long, len(known), _LONG, drafted),
         )
     seen = [seen[i] for i in places]
@@ -253,10 +268,24 @@ def check_count(questions: Collection[object]) -> None:
     """Refuse too few calibration questions, and what is no list of them."""
     if isinstance(questions, str):
         listed(questions, "questions")
+    if isinstance(questions, Mapping):
+        raise InvalidInput(
+            "questions came as a mapping; give a list, each with its accepted answers: "
+            'Question(text, answers), in a router also {"question": ..., "answers": ...}'
+        )
     checked(questions, Collection, "questions", "a list of questions")
     if len(questions) < FEWEST_QUESTIONS:
         found = f"{len(questions) or 'no'} calibration questions"
         raise CalibrationError(f"{found}; a gate needs at least {FEWEST_QUESTIONS}, better 200")
+
+
+def check_askable(texts: Iterable[str], max_words: int) -> None:
+    """Refuse calibration questions that cannot be asked, by their place."""
+    for i, text in enumerate(texts):
+        try:
+            askable_question(text, max_words)
+        except (errors.EmptyQuestion, errors.PromptTooLong) as error:
+            raise type(error)(f"questions[{i}]: {error}, or leave it out") from error
 
 
 def accepted_in(entries: Mapping[str, Any]) -> tuple[str, ...]:
@@ -268,18 +297,6 @@ def accepted_in(entries: Mapping[str, Any]) -> tuple[str, ...]:
     if known and all(isinstance(a, str | Real) and a == a for a in answers):  # no NaN
         return tuple(map(str, answers))
     raise InvalidInput(f"'answers' are a text or a list of texts, got {answers!r:.80}")
-
-
-def check_world(world: World) -> None:
-    """Refuse a framework's parts, which are to be wrapped."""
-    for kind in (LLM, Encoder, Retriever):
-        name = kind.__name__
-        part = getattr(world, name.lower())
-        if part is not None and (hasattr(part, "invoke") or not isinstance(part, kind)):
-            raise InvalidInput(
-                f"{name.lower()}={type(part).__name__} cannot be used as it is: wrap what comes "
-                f"from LangChain or LlamaIndex in LangChain{name} or LlamaIndex{name}"
-            )
 
 
 def check_scorer(settings: GECESettings) -> None:

@@ -90,7 +90,8 @@ class LearningGate(Shared):
         fit_here: fit in the calling thread, not in a process of its own.
 
     Raises:
-        InvalidInput: a setting is out of range, or asks for gradients.
+        InvalidInput: a setting is out of range, or asks for gradients; or the store is that of a
+            router that does not learn.
         ArtifactMismatch: the store was begun with another model or encoder.
         CacheUnreadable: the file is no decision store, or cannot be made.
     """
@@ -127,6 +128,9 @@ class LearningGate(Shared):
         self._clock, self._fit_here = clock, fit_here
         self.store: DecisionStore = DecisionStore(store)
         """What was seen, and the gates."""
+        if self.store.newest and not self.store.fact("warm up"):
+            theirs = f"{self.store.path} is the store of a router that does not learn"
+            raise InvalidInput(f"{theirs}; give this one, which does, another file")
         told = json.dumps([*names_of(self.world).values()])
         self.store.note("made for", told, unless="")
         if (made := self.store.fact("made for")) != told:
@@ -356,6 +360,10 @@ def fit_stored(
         if not report.pays:
             retrieves = f"it would retrieve for {report.retrieval_rate.value:.0%}"
             said = f"no gate pays yet: {retrieves}, AUROC {report.auroc.value:.2f}"
+            gate, always = report.gate_cost, report.retrieval_cost
+            share = gate.share_of(always) if gate and always else None
+            if share and share > 1 - report.retrieval_rate.value:
+                said += f", and a draft costs {share:.0%} of an answer with retrieval"
     except LtragError as error:
         said = f"{error}"
     Path(folder, _SAID).write_text(json.dumps([size, said]))

@@ -31,6 +31,8 @@ from ltrag_plugins.metrics.calibration import Interval
 _SUREST = 9.0  # log-odds; beyond it a member that fits the questions too well would drown the rest
 _FARTHEST = 4.0  # standard deviations of a scalar, in the memory
 _SCALARS_APART = 0.7  # mean squared distance from the center, by the scalars
+AS_ALWAYS = "as good as always retrieving"
+"""The target of who asks for no other: without accepted answers, 95 % agree with it."""
 _Vectors = Float[np.ndarray, "rows dims"]
 _Scalars = Float[np.ndarray, "rows scalars"]
 _Places = Float[np.ndarray, "rows places_and_scalars"]
@@ -387,7 +389,9 @@ class FitReport:
 
     @property
     def _verdict(self) -> str:
-        loses = self.against_always is not None and self.against_always.high < 0
+        against = self.against_always
+        # as good as always is, without accepted answers, 95 %: what is missing was not asked for
+        loses = against is not None and against.high < 0 and self.target != AS_ALWAYS
         verdict = ("loses answers" if loses else "pays") if self.pays else "does not pay"
         right, told = "agree" if self.agreement == 1 else "right", ""
         if self.accuracy is not None:
@@ -404,11 +408,13 @@ class FitReport:
         return asdict(self) | {"threshold": threshold}
 
     def __str__(self) -> str:
-        right = "agreement" if self.agreement == 1 else "accuracy"
+        right, target = ("agreement" if self.agreement == 1 else "accuracy"), self.target
+        if self.agreement == 1 and target == AS_ALWAYS:
+            target = "95 % agree with always retrieving"
         rows = {
             "questions": f"{self.questions}",
             "tier, scorer, objective": f"{self.tier}, {self.scorer}, {self.objective}",
-            "threshold": f"{self.threshold:.4g} ({self.target})",
+            "threshold": f"{self.threshold:.4g} ({target})",
             "AUROC, direct answer fails": _interval(self.auroc),
             "calibration error (ECE)": f"{self.ece:.3f}",
             "retrieval rate": _interval(self.retrieval_rate),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ltrag_plugins.artifacts import content_hash
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.labels import Outcome
 from ltrag_plugins.gece.monitor import Watched
 from ltrag_plugins.gece.savings import Usage
@@ -140,9 +141,16 @@ class DecisionStore(SQLiteFile):
 
     def enrolled(self, gate: Any, at: float) -> int:
         """Number of this gate here, to which it is added if it is not the newest; 0 for one that
-        cannot be saved."""
+        cannot be saved.
+
+        Raises:
+            InvalidInput: the gates in this store are fitted by a learning router.
+        """
         if not hasattr(gate, "save"):
             return 0
+        if self.fact("warm up"):
+            theirs = f"{self.path} is the store of a learning router"
+            raise InvalidInput(f"{theirs}; give this one, which does not learn, another file")
         with TemporaryDirectory() as folder:
             gate.save(folder)
             ours = content_hash(Path(folder), "gate")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property, partial
 from importlib import import_module
 from inspect import signature
+from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, get_args, get_origin
 from uuid import uuid4
 
@@ -37,7 +38,7 @@ from langchain_core.runnables.passthrough import RunnableAssign
 from langchain_core.runnables.utils import AddableDict
 from pydantic import BaseModel, PydanticUserError, ValidationError
 
-from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.errors import EmptyQuestion, InvalidInput, checked
 from ltrag_plugins.flow import Flow, World, arun, run
 from ltrag_plugins.gece.decision import NOT_TEXT
 from ltrag_plugins.langchain.model import own_call, run_merged
@@ -56,14 +57,20 @@ class Asked(NamedTuple):
 
     question: str
     history: tuple[tuple[str, str], ...] = ()
+    failed: Exception | None = None
+    """Why the question does not stand alone, where `condense` should have made it."""
 
 
-def conversation_of(value: Any, key: str = "question") -> Asked:
+_UNREAD = (("", ""),)
+"""Turns in a form of the application's own."""
+
+
+def conversation_of(value: Any, key: str = "question", *, reads: bool = False) -> Asked:
     """The question in a string, a message, a prompt, or a mapping or state that holds one.
 
     A mapping or state gives its entry `key`, with `chat_history` (or a `history` of messages)
     before it, else its `messages`; of messages the last human one is the question. LangGraph's
-    `Command` holds none.
+    `Command` holds none. A history that holds no messages is refused where one `reads` it.
     """
     match value:
         case str():
@@ -79,9 +86,17 @@ def conversation_of(value: Any, key: str = "question") -> Asked:
     entries = entries_of(value)
     # a state may have an empty entry for it, by default
     if key in entries and (entries[key] or "messages" not in entries):
-        asked = conversation_of(entries[key], key)
+        asked = conversation_of(entries[key], key, reads=reads)
         earlier = () if asked.history else _earlier(entries)
-        return Asked(asked.question, _turns(_spoken(earlier))) if earlier else asked
+        if not earlier:
+            return asked
+        try:
+            return Asked(asked.question, _turns(_spoken(earlier)))
+        except InvalidInput as error:
+            if not reads:
+                return Asked(asked.question, _UNREAD)
+            remedy = "condense=None leaves the turns out, a Runnable reads them itself"
+            raise InvalidInput(f"{error}; {remedy}") from error
     if "messages" in entries:
         return _last_human(entries["messages"])
     raise InvalidInput(
@@ -92,10 +107,13 @@ def conversation_of(value: Any, key: str = "question") -> Asked:
 
 def _earlier(entries: Mapping[str, Any]) -> Any:
     """The turns before, under the names that LangChain's prompts and histories have for them."""
-    kept = entries.get("history")
-    if not (isinstance(kept, list) and all(isinstance(m, BaseMessage) for m in kept)):
-        kept = ()  # anything may have that name
-    return entries.get("chat_history") or kept
+    if given := entries.get("chat_history"):
+        return given
+    kept = entries.get("history")  # anything may have that name
+    with suppress(InvalidInput):
+        if isinstance(kept, list) and not any(isinstance(turn, str) for turn in kept):
+            return _messages(kept)
+    return ()
 
 
 def entries_of(value: Any) -> Mapping[str, Any]:
@@ -162,6 +180,9 @@ class Asking:
 
     key: str = "question"
     condense: Any = None
+    on_error: str = "raise"
+    """With "retrieve" a Runnable that fails, or gives no question, leaves the question as it is,
+    and says so as `Asked.failed`."""
 
     def __post_init__(self) -> None:
         wanted = "True (ask the component's own model), a Runnable from the input, or None"
@@ -169,18 +190,28 @@ class Asking:
 
     def read(self, value: Any, config: RunnableConfig | None = None) -> Asked:
         """The question, and the turns that our prompt has to make it stand alone from."""
-        asked = conversation_of(value, self.key)
-        if asked.history and isinstance(self.condense, Runnable):
-            return Asked(conversation_of(self.condense.invoke(value, own_call(config))).question)
-        return asked if self.condense else Asked(asked.question)
+        asked = conversation_of(value, self.key, reads=self.condense is True)
+        if not (asked.history and isinstance(self.condense, Runnable)):
+            return asked if self.condense else Asked(asked.question)
+        try:
+            return _condensed(self.condense.invoke(value, own_call(config)))
+        except Exception as error:
+            return self._uncondensed(asked, error)
 
     async def aread(self, value: Any, config: RunnableConfig | None = None) -> Asked:
         """As `read`."""
-        asked = conversation_of(value, self.key)
-        if asked.history and isinstance(self.condense, Runnable):
-            said = await self.condense.ainvoke(value, own_call(config))
-            return Asked(conversation_of(said).question)
-        return asked if self.condense else Asked(asked.question)
+        asked = conversation_of(value, self.key, reads=self.condense is True)
+        if not (asked.history and isinstance(self.condense, Runnable)):
+            return asked if self.condense else Asked(asked.question)
+        try:
+            return _condensed(await self.condense.ainvoke(value, own_call(config)))
+        except Exception as error:
+            return self._uncondensed(asked, error)
+
+    def _uncondensed(self, asked: Asked, error: Exception) -> Asked:
+        if self.on_error != "retrieve":
+            raise error
+        return Asked(asked.question, failed=error)
 
     def read_many(self, values: Sequence[Any], configs: Sequence[RunnableConfig]) -> list[Any]:
         """As `read` for each, errors in their places."""
@@ -193,6 +224,13 @@ class Asking:
         return found
 
 
+def _condensed(said: Any) -> Asked:
+    question = conversation_of(said).question
+    if not question.strip():
+        raise EmptyQuestion(f"condense= gave {said!r:.60}, which is no question; see its prompt")
+    return Asked(question)
+
+
 def in_graph(config: RunnableConfig) -> bool:
     """Whether a node of LangGraph is running, so that what comes out may go into a checkpoint."""
     return "langgraph_node" in (config.get("metadata") or {})
@@ -202,13 +240,13 @@ def conversation(chain: Any, given: Mapping[str, Any] | None = None) -> dict[str
     """A call's `configurable` with a conversation of its own, for a graph or chain that keeps what
     was said in one. Of the ids of a history those stay whose name is not that of a conversation,
     as "user_id", where there is one that is."""
-    ids = _history_ids(chain)
+    ids = history_ids(chain)
     own = _THREAD | {*([name for name in ids if _TALK.search(name)] or ids)}
     kept = {k: v for k, v in (given or {}).items() if k not in own and k[:2] != "__"}
     return dict.fromkeys(("thread_id", "session_id", *ids), uuid4().hex) | kept
 
 
-def _history_ids(chain: Any) -> list[str]:
+def history_ids(chain: Any) -> list[str]:
     """What a `RunnableWithMessageHistory` in a chain keeps its conversations by."""
     parts, own = list[Any](), list[str]()
     match chain:
@@ -227,7 +265,7 @@ def _history_ids(chain: Any) -> list[str]:
             parts = [chain.bound]
         case _:
             pass
-    return [*own, *(name for part in parts for name in _history_ids(part))]
+    return [*own, *(name for part in parts for name in history_ids(part))]
 
 
 def plain(value: Any) -> Any:
@@ -237,6 +275,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+_RAW = ("raw", "parsed", "parsing_error")  # of `with_structured_output(..., include_raw=True)`
+_TRIED = "a draft"
 
 
 @dataclass
@@ -268,6 +310,33 @@ class Shape:
             kinds = {"type", "anyOf", "$ref"}
             return {k: v.get("type") == "array" for k, v in entries if kinds & v.keys()}
         return {}
+
+    def check(self, value: Any = None, output: Any = None) -> None:
+        """Refuse what no draft fills, whatever its text: what the chain declares to put out, or
+        else the form of an output of it."""
+        if callable(self.answer) or self.answer in ("text", "message"):
+            return
+        if isinstance(self._declared, tuple) and {*self._declared} == {*_RAW}:
+            raise InvalidInput(
+                "the chain puts out the raw reply too (include_raw=True), which a draft has none "
+                "of; say what it is there, as answer=lambda decision: {'raw': None, 'parsed': "
+                "Cited(answer=decision.answer), 'parsing_error': None} for a model Cited"
+            )
+        tried = Shape(self.answer, self.chain)
+        if "messages" not in entries_of(value):
+            tried.note(output)
+        if not isinstance(tried._declared or tried._seen, type):
+            return
+        try:
+            tried.of(AIMessage(_TRIED), {}, SimpleNamespace(question=_TRIED))
+        except InvalidInput as error:
+            wrong = error.__cause__
+            # a draft of other words may fit where this one does not, or for the model as a whole
+            if isinstance(wrong, ValidationError) and not any(
+                one["loc"] and one["input"] != _TRIED for one in wrong.errors()
+            ):
+                return
+            raise
 
     def note(self, output: Any, *, streamed: bool = False) -> None:
         """Remember the form of the chain's output; what it streamed is overruled."""
@@ -329,8 +398,11 @@ class Shape:
         empty |= {"question": decision.question} if "question" in empty else {}
         if fields is None:
             last, spoken = _steps(self.chain)[-1], dict[str, Any]()
-            if isinstance(last, Component) and last._speaks and "messages" in entries_of(value):
-                spoken = {"messages": [message_chunk_to_message(message)]}
+            if isinstance(last, Component) and last._speaks:  # a calibrator, which has scores
+                sure = dict.fromkeys(("uncertainty", "p_wrong"), decision.probability)
+                spoken = {"refused": False, **sure}
+                if "messages" in entries_of(value):
+                    spoken["messages"] = [message_chunk_to_message(message)]
             return {**empty, **given, **spoken, chosen: str(message.text)}
         wanted = {key: empty[key] for key in keys if fields[key].is_required()}
         return _made(found, {**wanted, chosen: str(message.text)})

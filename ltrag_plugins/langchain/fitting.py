@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.errors import CalibrationError, InvalidInput, checked
 from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.gece.labels import accepted_in, check_count, check_scorer
@@ -29,6 +29,7 @@ from ltrag_plugins.langchain.component import (
     conversation_of,
     entries_of,
     properties_of,
+    unbound,
 )
 from ltrag_plugins.langchain.model import model_of
 from ltrag_plugins.llm.base import LLM
@@ -45,11 +46,13 @@ def fit_from_chain(
     *,
     asking: Asking,
     answer: Any,
+    check: Callable[[Any, Any], None] | None,
     most: int,
     correct: Any,
     **how: Any,
 ) -> tuple[GECEGate, Any]:
-    """The gate, and an output of the chain; `most` runs of it at once. See `GECERouter.fit`."""
+    """The gate, and an output of the chain; `most` runs of it at once; `check` may refuse the
+    first input and output. See `GECERouter.fit`."""
     settings = how["settings"] or GECESettings()
     check_scorer(settings)
     frequencies_for(settings, None)  # a missing package is named before the chain runs
@@ -57,16 +60,17 @@ def fit_from_chain(
     if not isinstance(most, int) or most < 1:
         raise InvalidInput(f"max_concurrency must be a whole number, at least 1, got {most!r}")
     Targets(*(how[name] for name in ("target_rate", "target_accuracy", "budget")))
-    examples = [_example_of(one, chain, asking.key) for one in questions]
+    takes = _entries_taken(chain)
+    examples = [_example_of(one, takes, asking.key) for one in questions]
     inputs = [value for value, _ in examples]
     nothing: list[RunnableConfig] = [{}] * len(inputs)
     asked = asking.read_many(inputs, nothing)
     for error in (one for one in asked if isinstance(one, Exception)):
         raise error
-    alone = run_many([standalone(*one) for one in asked], World(llm=llm))
+    alone = run_many([standalone(one.question, one.history) for one in asked], World(llm=llm))
     for question in alone:
         askable_question(question, settings.max_words)
-    found, texts, cost = _answers_of(chain, inputs, most, answer)
+    found, texts, cost = _answers_of(chain, inputs, most, answer, check)
     kept = [i for i, output in enumerate(found) if not isinstance(output, Exception)]
     learned = list[Question]()
     for i in kept:
@@ -85,16 +89,17 @@ def fit_from_chain(
     return gate, found[kept[0]]
 
 
-def _example_of(value: Any, chain: Runnable[Any, Any], key: str) -> tuple[Any, Question]:
-    """What the chain gets for a question, and the question with its accepted answers."""
+def _example_of(value: Any, takes: Sequence[str], key: str) -> tuple[Any, Question]:
+    """What the chain, which `takes` these entries, gets for a question, and the question with its
+    accepted answers."""
     if isinstance(value, str | Question):
         question = Question(value) if isinstance(value, str) else value
-        return _as_input(render_question(question), chain, key), question
+        return _as_input(render_question(question), takes, key), question
     answers = accepted_in(entries_of(value))
     if isinstance(value, Mapping) and "answers" in value:
         value = {name: entry for name, entry in value.items() if name != "answers"}
         if value.keys() == {key}:
-            value = _as_input(value[key], chain, key)
+            value = _as_input(value[key], takes, key)
     return value, Question(conversation_of(value, key).question, answers)
 
 
@@ -143,14 +148,22 @@ def _bare(chunk: Any) -> Any:
     return chunk
 
 
-def _as_input(text: str, chain: Runnable[Any, Any], key: str) -> Any:
-    """The text in the form that the chain declares to take."""
-    properties = properties_of(chain.get_input_jsonschema())
-    if key in properties:
+def _entries_taken(chain: Runnable[Any, Any]) -> Sequence[str]:
+    """The entries of the mapping that a chain, or graph, declares to take."""
+    try:
+        return [*properties_of(chain.get_input_jsonschema())]
+    except Exception:  # of a user's types; pydantic reads no `typing.TypedDict` before Python 3.12
+        builder = getattr(unbound(chain), "builder", None)
+        return [*builder.schemas[builder.input_schema]] if builder else []
+
+
+def _as_input(text: str, takes: Sequence[str], key: str) -> Any:
+    """The text in the form that a chain takes."""
+    if key in takes:
         return {key: text}
-    if "messages" in properties:
+    if "messages" in takes:
         return {"messages": [HumanMessage(text)]}
-    return {next(iter(properties)): text} if len(properties) == 1 else text
+    return {takes[0]: text} if len(takes) == 1 else text
 
 
 class Meter(BaseCallbackHandler):
@@ -180,7 +193,11 @@ class Meter(BaseCallbackHandler):
 
 
 def _answers_of(
-    chain: Runnable[Any, Any], inputs: Sequence[Any], most: int, key: Any
+    chain: Runnable[Any, Any],
+    inputs: Sequence[Any],
+    most: int,
+    key: Any,
+    check: Callable[[Any, Any], None] | None = None,
 ) -> tuple[list[Any], list[Any], Usage]:
     """What the chain puts out for each input, or its exception, the same as texts, and what one
     costs on average."""
@@ -198,7 +215,9 @@ def _answers_of(
         if outputs and unasked and batch is not awaited:  # it may have no sync call
             batch = awaited
             outputs = ask(part)
-        # read at once, as a shape that cannot be read should cost one question
+        # read at once, as a shape that cannot be read, or filled, should cost one question
+        if check and not texts and not isinstance(outputs[0], Exception):
+            check(part[0], outputs[0])
         texts.extend(o if isinstance(o, Exception) else output_text(o, key) for o in outputs)
         return outputs
 
@@ -207,7 +226,13 @@ def _answers_of(
         def awaited(*given: Any, **how: Any) -> list[Any]:
             return asyncio.run_coroutine_threadsafe(chain.abatch(*given, **how), loop).result()
 
-        found, seconds = timed(run, inputs)
+        try:
+            found, seconds = timed(run, inputs)
+        except CalibrationError as error:
+            raise CalibrationError(
+                f"{error}, given {inputs[0]!r:.80}: question_key= names the entry of the question, "
+                "and a mapping with entries beside that and 'answers' goes to the chain as it is"
+            ) from error.__cause__
     count = sum(not isinstance(output, Exception) for output in found)
     return found, texts, Usage.counted(meter.totals, count, seconds)
 

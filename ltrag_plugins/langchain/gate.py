@@ -9,6 +9,7 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from types import SimpleNamespace
@@ -35,17 +36,20 @@ from langchain_core.runnables.graph import Graph
 from langchain_core.runnables.utils import AddableDict
 from pydantic import BeforeValidator, ConfigDict, create_model
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, ModelFailed
+from ltrag_plugins.flow import Flow
 from ltrag_plugins.gece.decision import DecidingGate, Decision, checked_gate, guarded
 from ltrag_plugins.gece.monitor import Monitor, Watch
 from ltrag_plugins.gece.savings import PAUSE, Savings, awaited_in
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.langchain.component import (
+    Asked,
     Asking,
     Component,
     FlowRunnable,
     Shape,
     conversation,
+    history_ids,
     in_graph,
     plain,
     unbound,
@@ -64,8 +68,27 @@ def _gate_step(
 ) -> FlowRunnable:
     """Question in, verdict out; a run named GECEGate, the model's runs its children."""
     deciding = {"gate": checked_gate(gate, on_error), "on_error": on_error, "searches": searches}
-    flow = partial(guarded, **deciding)
-    return FlowRunnable(flow, gate.world, asking, _Verdict, "GECEGate")
+    flow, asking = partial(guarded, **deciding), replace(asking, on_error=on_error)
+    return _GateStep(flow, gate.world, asking, _Verdict, "GECEGate")
+
+
+class _GateStep(FlowRunnable):
+    """A follow-up that `condense` could not make stand alone retrieves."""
+
+    def _flow(self, asked: Asked) -> Flow[Any]:
+        if asked.failed is None:
+            return super()._flow(asked)
+        return self.flow(asked.question, gate=_Uncondensed(asked.failed))
+
+
+class _Uncondensed(NamedTuple):
+    """In the place of a gate, for a question that does not stand alone."""
+
+    error: Exception
+
+    def deciding(self, question: str) -> Flow[Decision]:
+        said = f"condense= raised {type(self.error).__name__}: {self.error}"
+        raise ModelFailed(said) from self.error
 
 
 class _Verdict(dict[str, Any]):
@@ -165,8 +188,8 @@ class GECERouter(Component):
         condense: how a follow-up is read. True: the gate's model rewrites it as a question that
             stands alone; a Runnable from the input to the question; None: as it is. A single
             question costs no call.
-        on_error: where the gate's model fails, "retrieve" asks the chain, and the decision says
-            why; "raise" raises.
+        on_error: where the gate's model, or a Runnable as `condense`, fails, "retrieve" asks the
+            chain, and the decision says why; "raise" raises.
         audit_rate: probability, 0 to 1, that the chain answers too, in the background, what was
             answered directly: `monitor` estimates from that how often the two agree. It gets the
             call's arguments and `configurable`, with a `thread_id` and `session_id` of its own.
@@ -206,12 +229,20 @@ class GECERouter(Component):
         self.direct = None if direct is None else _runnable(direct, "direct")
         self.return_decision, self.name = return_decision, name
         self._shape, self._answer, self._awaited = Shape(answer, self.retrieving), answer, False
+        if self.direct is None:
+            self._shape.check()
         keeps = getattr(unbound(self.retrieving), "checkpointer", self._shape.is_graph)  # a server
         if gate.world is not None and keeps and not (direct is None and self._shape.in_state):
             _logger.warning(
                 "the graph keeps its conversations (a checkpointer, or a server), but what this "
                 "router answers without it is in none of its threads: only drafts are (no direct="
                 "), as an entry of the state (answer='auto' or its key) of a StateGraph here"
+            )
+        if gate.world is not None and history_ids(self.retrieving):
+            _logger.warning(
+                "the chain keeps a history that does not get what this router answers without it, "
+                "and that the gate does not read; put the RunnableWithMessageHistory around the "
+                "router"
             )
         if correct is not None:
             from ltrag_plugins.langchain.fitting import judge_of  # at work a router needs none
@@ -264,13 +295,14 @@ class GECERouter(Component):
         untried: Any = SimpleNamespace(world=None, deciding=guarded)  # for the gate to come
         how: dict[str, Any] = {"condense": condense, "answer": answer, "correct": correct}
         how |= {"question_key": question_key, **options}
-        cls(untried, chain, **how)  # what is wrong with these is refused before it costs
+        tried = cls(untried, chain, **how)  # what is wrong with these is refused before it costs
         gate, example = fit_from_chain(
             chain,
             model_of(llm),
             questions,
             asking=Asking(question_key, condense),
             answer=answer,
+            check=None if tried.direct else tried._shape.check,
             most=max_concurrency,
             correct=correct,
             encoder=None if encoder is None else encoder_of(encoder),

@@ -1,7 +1,7 @@
 """Gate and calibrator around an agent of `langchain.agents.create_agent`."""
 
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from langchain_core.documents import Document
@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
-from ltrag_plugins.errors import checked, missing_extra
+from ltrag_plugins.errors import InvalidInput, checked, missing_extra
 from ltrag_plugins.gece.decision import NOT_TEXT, DecidingGate, shows
 from ltrag_plugins.langchain.calibrate import SGICCalibrator
 from ltrag_plugins.langchain.component import Asking, conversation_of
@@ -23,6 +23,8 @@ except ImportError as error:
 
 
 _logger = logging.getLogger(__name__)
+_Tool = str | BaseTool | Callable[..., Any] | dict[str, Any]
+_WANTED = "the tools that retrieve, or their names"
 
 
 class GECEMiddleware(AgentMiddleware):
@@ -31,7 +33,7 @@ class GECEMiddleware(AgentMiddleware):
 
     Args:
         gate: decides; a fitted `ltrag_plugins.gece.GECEGate`.
-        tools: the tools that retrieve, or their names.
+        tools: the tools that retrieve (functions too), or their names; one or several.
         draft_answers: end with the draft, without a call of the agent's model.
         condense, on_error: as for `GECERouter`.
     """
@@ -39,7 +41,7 @@ class GECEMiddleware(AgentMiddleware):
     def __init__(
         self,
         gate: DecidingGate,
-        tools: Collection[str | BaseTool] | str,
+        tools: Collection[_Tool] | _Tool,
         *,
         draft_answers: bool = False,
         condense: bool | Runnable[Any, Any] | None = True,
@@ -47,8 +49,8 @@ class GECEMiddleware(AgentMiddleware):
     ) -> None:
         super().__init__()
         self._step = _gate_step(gate, Asking("messages", condense), on_error)
-        wanted = "the tools that retrieve, or their names"
-        given = [tools] if isinstance(tools, str) else checked(tools, Collection, "tools", wanted)
+        one = isinstance(tools, str | BaseTool | Mapping) or callable(tools)
+        given: Any = [tools] if one else checked(tools, Collection, "tools", _WANTED)
         named = (tool if isinstance(tool, str) else _name_of(tool) for tool in given)
         self._names, self._draft_answers = frozenset(named), draft_answers
 
@@ -94,7 +96,10 @@ def _asks(request: Any) -> bool:
 def _name_of(tool: Any) -> str | None:
     """A provider's own tool has its type alone."""
     if not isinstance(tool, dict):
-        return tool.name
+        name = getattr(tool, "name", None) or getattr(tool, "__name__", None)
+        if not name:
+            raise InvalidInput(f"tools must be {_WANTED}, got {tool!r:.60}, which has no name.")
+        return name
     return tool.get("function", tool).get("name") or tool.get("type")
 
 
@@ -124,12 +129,14 @@ class SGICMiddleware(AgentMiddleware):
         last = messages[-1] if start >= 0 and not state.get("structured_response") else None
         if not isinstance(last, AIMessage) or last.tool_calls:
             return None
-        question, history = conversation_of(messages[: start + 1])
-        if NOT_TEXT in question or shows(history) or not words(question):
+        asked = conversation_of(messages[: start + 1])
+        question = asked.question
+        if NOT_TEXT in question or shows(asked.history) or not words(question):
             return None
         replies = [m for m in messages[start:] if isinstance(m, ToolMessage)]
         found = [message for message in replies if message.status != "error"]
-        documents = [Document(str(message.text)) for message in found]
+        # no list, which where it is empty would be taken for the thread's turn before
+        documents = tuple(Document(str(message.text)) for message in found)
         key = self._calibrator.documents_key
         return {"messages": messages[: start + 1], key: documents}
 

@@ -13,7 +13,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStoreRetriever
 from pydantic import ConfigDict
 
-from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.errors import InvalidInput, checked, listed
 from ltrag_plugins.flow import World, arun, fetch, run
 from ltrag_plugins.langchain.model import runs_of
 from ltrag_plugins.retrieval.base import Retriever
@@ -57,9 +57,9 @@ def _score_key(metadata: dict[str, Any]) -> str | None:
 def documents_in(found: Any, where: str = "from the retriever") -> list[Document]:
     """What was found, or given, as a list; refused where it is none of documents."""
     listable = isinstance(found, Iterable) and not isinstance(found, str | Mapping | Document)
-    listed: list[Any] = list(found) if listable else [None]
-    if all(isinstance(item, Document) for item in listed):
-        return listed
+    items: list[Any] = list(found) if listable else [None]
+    if all(isinstance(item, Document) for item in items):
+        return items
     remedy = "Passages become Documents with ltrag_plugins.langchain.document_of."
     wanted = f"{where} there must be a list of langchain_core Documents"
     raise InvalidInput(f"{wanted}, got {found!r:.80}. {remedy}")
@@ -78,12 +78,12 @@ class LangChainRetriever:
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages per query, best first, in the order of the queries."""
-        asking, inputs = asking_for(self._retriever, k), [*map(str, queries)]
+        asking, inputs = asking_for(self._retriever, k), [*map(str, listed(queries, "queries"))]
         return _passages(asking.batch(inputs, runs_of(queries)), k)
 
     async def asearch(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """As `search`, with the retriever's own async call."""
-        asking, inputs = asking_for(self._retriever, k), [*map(str, queries)]
+        asking, inputs = asking_for(self._retriever, k), [*map(str, listed(queries, "queries"))]
         return _passages(await asking.abatch(inputs, runs_of(queries)), k)
 
 

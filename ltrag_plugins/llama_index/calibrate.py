@@ -28,7 +28,13 @@ from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.gate import NoPrompts, written
 from ltrag_plugins.llama_index.model import LtragLLM, model_of
-from ltrag_plugins.llama_index.retriever import PassageRetriever, shown_passage, with_scores
+from ltrag_plugins.llama_index.retriever import (
+    EITHER_RETRIEVER,
+    PassageRetriever,
+    shown_passage,
+    wanted_retriever,
+    with_scores,
+)
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.settings import Percent, Settings
@@ -101,8 +107,9 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
     ) -> RetrieverQueryEngine:
         """A query engine that retrieves, postprocesses, and answers with this; of our retrievers as
         `PassageRetriever(retriever)`."""
-        theirs = isinstance(retriever, BaseRetriever)
-        found = retriever if theirs else PassageRetriever(retriever)
+        wanted = wanted_retriever(retriever, EITHER_RETRIEVER)
+        found = checked(retriever, BaseRetriever | Retriever, "retriever", wanted)
+        found = found if isinstance(found, BaseRetriever) else PassageRetriever(found)
         return RetrieverQueryEngine(found, self, list(node_postprocessors))
 
     def synthesize(

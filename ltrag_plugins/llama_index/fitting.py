@@ -16,11 +16,12 @@ from llama_index.core.schema import QueryBundle
 from llama_index_instrumentation import get_dispatcher
 
 from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.flow import World, run
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.gece.labels import accepted_in, check_count, check_scorer
 from ltrag_plugins.gece.savings import Usage, event_loop, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
-from ltrag_plugins.gece.signals import askable_question, frequencies_for
+from ltrag_plugins.gece.signals import askable_question, drafting, frequencies_for
 from ltrag_plugins.llama_index.gate import asked
 from ltrag_plugins.llama_index.model import model_of
 from ltrag_plugins.llm.base import LLM
@@ -50,6 +51,9 @@ def fit_from_engine(
     texts = [render_question(one) for one in examples]
     for text in texts:
         askable_question(text, settings.max_words)
+    # a model that fails is found before the engine is asked
+    first = drafting(texts[0], settings, vectors=how["encoder"] is not None)
+    run(first, World(llm=llm, encoder=how["encoder"]))
     found, cost = _answers_of(engine, texts, most)
     kept = [i for i, answer in enumerate(found) if not isinstance(answer, Exception)]
     return GECEGate.fit(

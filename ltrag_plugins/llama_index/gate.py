@@ -4,6 +4,7 @@ The decision has a span of its own, and LlamaIndex's instrumentation gets it as 
 """
 
 import asyncio
+import logging
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -30,6 +31,7 @@ from llama_index.core.base.response import schema
 from llama_index.core.bridge.pydantic import Field
 from llama_index.core.evaluation.base import BaseEvaluator
 from llama_index.core.instrumentation.events import BaseEvent
+from llama_index.core.llms.structured_llm import StructuredLLM
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMixinType
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
@@ -44,7 +46,7 @@ from ltrag_plugins.gece.savings import PAUSE, Savings, Usage, awaited_in
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.model import LlamaIndexLLM, model_of
-from ltrag_plugins.llama_index.retriever import aretrieve, node_of
+from ltrag_plugins.llama_index.retriever import aretrieve, node_of, wanted_retriever
 from ltrag_plugins.llm.base import LLM, Encoder
 
 _OnError = Literal["retrieve", "raise"]
@@ -54,6 +56,7 @@ _decided: ContextVar[tuple[Any, QueryBundle, Decision] | None]
 _decided = ContextVar("gece_decided", default=None)
 """What a selector's gate decided of a query, for the direct tool: both run in one context."""
 _dispatcher = get_dispatcher(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class GECEDecisionEvent(BaseEvent):
@@ -72,16 +75,25 @@ class GECEDecisionEvent(BaseEvent):
         return "GECEDecisionEvent"
 
 
-@_dispatcher.span
 def gece_decide(gate: DecidingGate, question: str, on_error: _OnError) -> Decision:
-    """The gate's decision, in a span of its own that the draft's events hang under."""
-    return _published(run(guarded(question, gate, on_error), gate.world))
+    """The gate's decision, in a span of its own that the draft's events hang under. A span keeps
+    all arguments, so that it gets the question and not the gate's weights."""
+
+    def decide(question: str) -> Decision:
+        return _published(run(guarded(question, gate, on_error), gate.world))
+
+    decide.__qualname__ = "gece_decide"  # the span's name
+    return _dispatcher.span(decide)(question)
 
 
-@_dispatcher.span
 async def gece_adecide(gate: DecidingGate, question: str, on_error: _OnError) -> Decision:
     """As `gece_decide`."""
-    return _published(await arun(guarded(question, gate, on_error), gate.world))
+
+    async def decide(question: str) -> Decision:
+        return _published(await arun(guarded(question, gate, on_error), gate.world))
+
+    decide.__qualname__ = "gece_adecide"
+    return await _dispatcher.span(decide)(question)
 
 
 def _question(query: QueryBundle) -> str:
@@ -97,6 +109,12 @@ def _taken(gate: DecidingGate, query: QueryBundle) -> Decision | None:
         return None
     _decided.set(None)
     return decision
+
+
+def _warn_of_learning(gate: DecidingGate, name: str) -> None:
+    """For a part that has no engine's answers to learn from."""
+    if hasattr(gate, "learn"):
+        _logger.warning("a gate learns in a GECERouter; a %s only asks it", name)
 
 
 def _published(decision: Decision) -> Decision:
@@ -150,8 +168,10 @@ class GECERouter(BaseQueryEngine):
         store: str | PathLike[str] | None = None,
         correct: Callable[[str, str, str], Any] | LLM | BaseLLM | BaseEvaluator | None = None,
     ) -> None:
-        self._gate, self._on_error = checked_gate(gate, on_error), on_error
+        self._gate = checked_gate(gate, on_error)
+        self._on_error: _OnError = on_error
         wanted = "a LlamaIndex BaseQueryEngine"
+        wanted += " (pass index.as_query_engine())" * hasattr(query_engine, "as_query_engine")
         self._query_engine = checked(query_engine, BaseQueryEngine, "query_engine", wanted)
         kinds = BaseQueryEngine | BaseLLM | None
         checked(direct, kinds, "direct", "a LlamaIndex query engine or LLM, or None")
@@ -193,7 +213,7 @@ class GECERouter(BaseQueryEngine):
         says what to expect.
 
         Args:
-            llm: drafts; LlamaIndex's (None: that of `Settings`) or ours.
+            llm: drafts; LlamaIndex's (None: the engine's own, else that of `Settings`) or ours.
             questions: at least 20, better 200: texts, `QueryBundle`s, `Question`s, or mappings with
                 `question` and `answers` (a text or texts), which are accepted and then the labels.
             target_rate, target_accuracy, budget: as for `GECEGate.fit`; one of them.
@@ -212,7 +232,7 @@ class GECERouter(BaseQueryEngine):
         cls(untried, query_engine, correct=correct, **options)  # a wrong one is refused at no cost
         gate = fit_from_engine(
             query_engine,
-            model_of(llm),
+            model_of(_own_llm(query_engine) if llm is None else llm),
             questions,
             most=max_concurrency,
             correct=correct,
@@ -241,7 +261,8 @@ class GECERouter(BaseQueryEngine):
         **options: Any,
     ) -> "GECERouter":
         """A router before your query engine that starts with nothing and learns while it serves;
-        see `ltrag_plugins.langchain.GECERouter.learning`, whose arguments are these.
+        see `ltrag_plugins.langchain.GECERouter.learning`, whose arguments are these; `llm` as
+        for `fit`.
 
         Raises:
             InvalidInput: a setting is out of range.
@@ -251,7 +272,7 @@ class GECERouter(BaseQueryEngine):
         from ltrag_plugins.gece.learning import LearningGate
 
         gate = LearningGate(
-            model_of(llm),
+            model_of(_own_llm(query_engine) if llm is None else llm),
             store,
             warm_up=warm_up,
             encoder=None if encoder is None else encoder_of(encoder),
@@ -376,9 +397,23 @@ def _streams(engine: BaseQueryEngine) -> bool:
     return next((streaming for streaming in found if isinstance(streaming, bool)), False)
 
 
+def _synthesizer(engine: Any) -> BaseSynthesizer | None:
+    """What writes an engine's answers, where that is known."""
+    return next((part for part in _parts(engine) if isinstance(part, BaseSynthesizer)), None)
+
+
+def _own_llm(engine: Any) -> LLM | BaseLLM | None:
+    """The model that writes an engine's answers, as text; None where unknown."""
+    made = _synthesizer(engine)
+    if ours := getattr(made, "_calibrator", None):  # an SGICCalibrator's
+        return ours.llm
+    llm = getattr(made, "_llm", None)
+    return llm.llm if isinstance(llm, StructuredLLM) else llm
+
+
 def _output_class(engine: BaseQueryEngine) -> type | None:
     """The class of an engine's answers, where they are no text."""
-    made = next((part for part in _parts(engine) if isinstance(part, BaseSynthesizer)), None)
+    made = _synthesizer(engine)
     llm = getattr(made, "_llm", None)  # perhaps a StructuredLLM
     return getattr(made, "_output_cls", None) or getattr(llm, "output_cls", None)
 
@@ -489,7 +524,9 @@ class GECESelector(NoPrompts, BaseSelector):
         among: BaseSelector | None = None,
         on_error: _OnError = "retrieve",
     ) -> None:
-        self._gate, self._on_error = checked_gate(gate, on_error), on_error
+        self._gate = checked_gate(gate, on_error)
+        self._on_error: _OnError = on_error
+        _warn_of_learning(gate, "GECESelector")
         self._among = checked(among, BaseSelector | None, "among", "a LlamaIndex selector, or None")
         places = [retrieving] if isinstance(retrieving, int) else [*(retrieving or ())]
         whole = all(isinstance(place, int) and place >= 0 for place in (direct, *places))
@@ -564,10 +601,12 @@ class GECERetriever(BaseRetriever):
         known: Literal["draft", "nothing"] = "draft",
         on_error: _OnError = "retrieve",
     ) -> None:
-        self._gate, self._on_error, self._known = checked_gate(gate, on_error), on_error, known
+        self._gate, self._known = checked_gate(gate, on_error), known
+        self._on_error: _OnError = on_error
+        _warn_of_learning(gate, "GECERetriever")
         if known not in ("draft", "nothing"):
             raise InvalidInput(f"known must be 'draft' or 'nothing', got {known!r}.")
-        wanted = "a LlamaIndex BaseRetriever"
+        wanted = wanted_retriever(retriever)
         self._retriever = checked(retriever, BaseRetriever, "retriever", wanted)
         # which its own `__init__` sets, or its first search
         super().__init__(getattr(retriever, "callback_manager", None))

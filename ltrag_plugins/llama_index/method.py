@@ -14,7 +14,7 @@ from llama_index.core.schema import QueryBundle
 from ltrag_plugins.flow import Flow, World, arun, run
 from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.model import model_of
-from ltrag_plugins.llama_index.retriever import LlamaIndexRetriever, node_of
+from ltrag_plugins.llama_index.retriever import node_of, retriever_of
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.methods import method_named
 from ltrag_plugins.methods.method import Method
@@ -70,10 +70,8 @@ def as_query_engine(
         InvalidInput: there is no such method, or a part that it needs is missing.
     """
     row = method_named(method) if isinstance(method, str) else method
-    if isinstance(retriever, BaseRetriever):
-        retriever = LlamaIndexRetriever(retriever)
     vectors = encoder_of(encoder) if encoder or "encoder" in row.needs else None
-    world = World(llm=model_of(llm), retriever=retriever, encoder=vectors)
+    world = World(llm=model_of(llm), retriever=retriever_of(retriever), encoder=vectors)
     return MethodQueryEngine(
         row.name, row.ready(world, settings=settings, labelled=labelled), world
     )

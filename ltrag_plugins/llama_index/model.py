@@ -110,7 +110,14 @@ class LlamaIndexLLM(RequestLLM):
         if unknown := sorted(set(keywords) - set(_KEYWORDS)):
             raise InvalidInput(f"keywords has {unknown}; the settings are {[*_KEYWORDS]}.")
         self._keywords, self._logprobs, self._name = dict(keywords), logprobs, name
-        self._chat = llm.metadata.is_chat_model
+        try:
+            self._chat = llm.metadata.is_chat_model
+        except ValueError as error:  # OpenAI's clients know OpenAI's models alone
+            raise InvalidInput(
+                f"{type(llm).__name__}: {str(error).partition('. ')[0]}; for another model, on a "
+                "server that speaks OpenAI's protocol, take llama_index.llms.openai_like."
+                "OpenAILike(model=..., api_base=..., is_chat_model=True)"
+            ) from error
         # CustomLLM's own async calls run sync code on the event loop
         asked = "achat" if self._chat else "acomplete"
         self._blocking = isinstance(llm, CustomLLM) and inherits(llm, CustomLLM, asked)

@@ -1,11 +1,12 @@
 """LlamaIndex's retrievers and nodes as our retrievers and passages, and ours as LlamaIndex's."""
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from numbers import Integral
-from typing import Any
+from typing import Any, Literal
 from uuid import NAMESPACE_OID, uuid5
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -18,11 +19,14 @@ from llama_index.core.schema import (
     TextNode,
 )
 
-from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.errors import InvalidInput, checked, listed
 from ltrag_plugins.flow import World, arun, fetch, run
 from ltrag_plugins.llm.concurrency import amapped, inherits
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Passage
+
+EITHER_RETRIEVER = "a LlamaIndex BaseRetriever or an ltrag_plugins.retrieval Retriever"
+_logger = logging.getLogger(__name__)
 
 
 class _Metadata(dict[str, Any]):
@@ -87,23 +91,66 @@ def node_of(passage: Passage) -> NodeWithScore:
 
 class LlamaIndexRetriever:
     """A LlamaIndex retriever as ours. `k` only cuts: how many nodes LlamaIndex looks for is set
-    where its retriever is built (`similarity_top_k`). `name` tells it from searches over other
-    documents in an evaluation's records, which the name of its class does not."""
+    where its retriever is built (`similarity_top_k`); the log says once where that is less.
 
-    def __init__(self, retriever: BaseRetriever, *, name: str | None = None) -> None:
-        wanted = "a LlamaIndex BaseRetriever"
+    Args:
+        name: tells it from searches over other documents in an evaluation's records, which the
+            name of its class does not.
+        shown: reads a node as it shows itself, metadata and all, to language models ("llm", as
+            `SGICCalibrator` does) or embedding models ("embed", as `DURReranker` does): for the
+            fit of a calibration or a head. None: its bare text.
+    """
+
+    def __init__(
+        self,
+        retriever: BaseRetriever,
+        *,
+        name: str | None = None,
+        shown: Literal["llm", "embed"] | None = None,
+    ) -> None:
+        wanted = wanted_retriever(retriever)
         self._retriever = checked(retriever, BaseRetriever, "retriever", wanted)
-        self.name: str = name or type(retriever).__name__
+        if shown not in ("llm", "embed", None):
+            raise InvalidInput(f"shown must be 'llm', 'embed' or None, got {shown!r}.")
+        self._shown, self._said = shown and MetadataMode(shown), False
+        self.name: str = name or ":".join(filter(None, (type(retriever).__name__, shown)))
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """At most `k` passages per query, as the retriever orders them."""
-        found = [self._retriever.retrieve(query) for query in queries]
-        return [[passage_of(node) for node in nodes[:k]] for nodes in found]
+        """At most `k` passages per query, as the retriever orders them; `InvalidInput` where one
+        string stands for the queries."""
+        found = [self._retriever.retrieve(query) for query in listed(queries, "queries")]
+        return self._passages(found, k)
 
     async def asearch(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """As `search`."""
-        found = await amapped(partial(aretrieve, self._retriever), queries, most=8)
-        return [[passage_of(node) for node in nodes[:k]] for nodes in found]
+        asked = listed(queries, "queries")
+        return self._passages(await amapped(partial(aretrieve, self._retriever), asked, most=8), k)
+
+    def _passages(self, found: list[list[NodeWithScore]], k: int) -> list[list[Passage]]:
+        most = getattr(self._retriever, "similarity_top_k", None)
+        if isinstance(most, int) and most < k and not self._said:
+            self._said = True
+            _logger.warning(
+                "%s looks for %d nodes a query, and %d are asked for; build it with "
+                "index.as_retriever(similarity_top_k=%d)",
+                *(type(self._retriever).__name__, most, k, k),
+            )
+        mode = self._shown
+        read = partial(shown_passage, mode=mode) if mode else passage_of
+        return [[read(node) for node in nodes[:k]] for nodes in found]
+
+
+def retriever_of(retriever: Any) -> Retriever | None:
+    """A LlamaIndex retriever wrapped, one of ours (or None) as it is."""
+    if isinstance(retriever, BaseRetriever):
+        return LlamaIndexRetriever(retriever)
+    wanted = wanted_retriever(retriever, EITHER_RETRIEVER)
+    return checked(retriever, Retriever | None, "retriever", wanted)
+
+
+def wanted_retriever(value: Any, kind: str = "a LlamaIndex BaseRetriever") -> str:
+    """What is wanted, and what to pass where an index came in its place."""
+    return kind + " (pass index.as_retriever())" * hasattr(value, "as_retriever")
 
 
 class PassageRetriever(BaseRetriever):

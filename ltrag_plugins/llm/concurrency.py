@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from ltrag_plugins import errors
-from ltrag_plugins.errors import InvalidInput, LtragError, ModelUnavailable
+from ltrag_plugins.errors import InvalidInput, LtragError, ModelUnavailable, status_of
 from ltrag_plugins.llm.base import Shared, checked_prompts
 from ltrag_plugins.llm.openai_format import refused_setting
 from ltrag_plugins.types import Generation, GenerationSettings
@@ -259,8 +259,9 @@ class RequestLLM(Shared, ABC):
             prompts_fault = isinstance(error, InvalidInput) or (status or 0) // 100 == 4
             self._failed += status in PASSING or not prompts_fault
             if status == 401 or self._failed >= _HOPELESS:
-                many = "" if status == 401 else f"{self._failed} requests in a row failed; "
-                said = f"{named}. {many}the model is not asked any more. Its answers are kept"
+                many = f"{self._failed} requests in a row failed; the model"
+                ends = "The model" if status == 401 else many
+                said = f"{named}. {ends} is not asked any more. Its answers are kept"
                 remedy = "where there is an answer cache: mend this, and run again."
                 raise ModelUnavailable(f"{said} {remedy}") from error
             if done is None:
@@ -294,12 +295,3 @@ def _of_ended_loop(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def status_of(error: BaseException) -> int | None:
-    """The HTTP status that an SDK's error, or its cause, reports."""
-    for one in (error, error.__cause__):
-        for place in (one, getattr(one, "response", None)):
-            if isinstance(status := getattr(place, "status_code", None), int):
-                return status
-    return None

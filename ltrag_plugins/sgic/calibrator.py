@@ -21,7 +21,17 @@ from ltrag_plugins.errors import (
     listed,
     path_of,
 )
-from ltrag_plugins.flow import Flow, Observer, World, arun, arun_steps, run, run_many, run_steps
+from ltrag_plugins.flow import (
+    Flow,
+    Observer,
+    World,
+    arun,
+    arun_steps,
+    check_world,
+    run,
+    run_many,
+    run_steps,
+)
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.prompts.templates import render_question, searching_for
 from ltrag_plugins.settings import Percent, Settings, Share
@@ -29,7 +39,7 @@ from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, plural
 from ltrag_plugins.sgic.documents import Relevance, check_source
 from ltrag_plugins.sgic.loop import calibrate
 from ltrag_plugins.sgic.prompts import PromptTemplates
-from ltrag_plugins.sgic.scale import ScoreScale, WrongnessCalibration
+from ltrag_plugins.sgic.scale import FEWEST, ScoreScale, WrongnessCalibration
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Passage, Question
 from ltrag_plugins.uncertainty import AGREEMENT
@@ -79,6 +89,7 @@ class Calibration:
     @classmethod
     def load(cls, folder: str | PathLike[str], *, llm: LLM) -> "Calibration":
         """Read one of this model (or `ArtifactMismatch`), whole (or `UnreadableArtifact`)."""
+        check_world(World(llm=llm))
         name, found = _read(folder)
         artifacts.check_part(f"the calibration in {folder}", "model", name, llm.name)
         return found
@@ -122,7 +133,7 @@ class _FitArguments(TypedDict, total=False):
     """What `sgic.fit` takes beside questions and a model."""
 
     settings: SGICSettings | None
-    metric: Literal["em", "f1"]
+    metric: Literal["em", "f1", "contains"]
     level: float
     cut_to: Sequence[int]
     samples: int | Literal["equal"]
@@ -171,6 +182,7 @@ class Calibrator:
         refusal: str = _REFUSAL,
     ) -> None:
         checked(llm, LLM, "llm", "an ltrag_plugins LLM (TransformersLLM, ...)")
+        check_world(world := World(llm=llm, encoder=encoder))
         wanted = "a Calibration (a folder: from_pretrained)"
         checked(calibration, Calibration | None, "calibration", wanted)
         checked(settings, SGICSettings | None, "settings", "an SGICSettings")
@@ -183,13 +195,20 @@ class Calibrator:
         self._used = used = replace(given, settings=settings, encoder=reads)
         self.settings, self.scale, self.relevance = settings, used.scale, relevance
         self.calibration = used if calibration else None
-        self.llm, self.world = llm, World(llm=llm, encoder=encoder)
+        self.llm, self.world = llm, world
         self.refusal = Refusal(refuse_above, refuse_p_wrong_above, refusal)
         self._text_tier = False
         self.report = None
         if refuse_p_wrong_above is not None and used.wrongness is None:
             needs = "refuse_p_wrong_above needs a calibration= that gives P(wrong)"
-            raise InvalidInput(f"{needs}; or refuse by the score, 0-100: refuse_above=")
+            if calibration:
+                fewest = f"{FEWEST} right and {FEWEST} wrong answers"
+                needs = f"{needs}, and this one gives none: a fit needs {fewest} for it, or more. "
+                needs += "Fit on more questions"
+            raise InvalidInput(f"{needs}, or refuse by the score, 0-100: refuse_above=")
+        if refuse_above is not None and 0 < refuse_above < 1:
+            told = "refuse_above is a score from 0 to 100, so %g refuses nearly all answers; a "
+            _log.warning(f"{told}probability goes into refuse_p_wrong_above", refuse_above)
         if calibration is None and settings.rounds:
             _log.warning(
                 "without a calibration: up to %s after an answer that is not certain, not tried on "

@@ -26,9 +26,15 @@ from ltrag_plugins.errors import (
     listed,
     require,
 )
-from ltrag_plugins.flow import Observer, World, run_many
+from ltrag_plugins.flow import Observer, World, check_world, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
-from ltrag_plugins.metrics.answer import f1, is_right, normalized_exact_match
+from ltrag_plugins.metrics.answer import (
+    Correct,
+    contains,
+    f1,
+    is_right,
+    normalized_exact_match,
+)
 from ltrag_plugins.metrics.calibration import Interval, auroc, paired_bootstrap
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.metrics.table import table
@@ -45,7 +51,7 @@ from ltrag_plugins.sgic.settings import Budget, Choose, SGICSettings, Source
 from ltrag_plugins.types import Generation, Question
 from ltrag_plugins.uncertainty import AGREEMENT, TOKEN_SIGNALS
 
-_Metric = Literal["em", "f1"]
+_Metric = Literal["em", "f1", "contains"]
 _Kind = Literal["direct", "rounds", "cut", "samples"]
 _Column = Float[np.ndarray, " questions"]
 _Rows = Int[np.ndarray, " rows"]
@@ -66,6 +72,7 @@ class _VariantFigures:
     pays: bool
     em: float
     f1: float
+    contains: float
     calls: float
     tokens: float | None = None
     milliseconds: float | None = field(default=None, compare=False)
@@ -129,17 +136,21 @@ class FitReport:
         left_out, rows = len(self.variants) - 1 - len(shown), dict[str, list[str]]()
         costs = {"calls": 1, "tokens": 0, "milliseconds": 0}
         known = [n for n in costs if any(getattr(row, n) is not None for row in self.variants)]
+        second = "contains" if self.metric == "contains" else "f1"
         for row in (self.variants[0], *shown):
             gain = f"{row.gain.signed}{(' pays' if row.pays else '     ') * any_pays}"
             spent = [(getattr(row, name), costs[name]) for name in known]
             name = f"{row.name}{'' if row.keepable else ' (compared only)'}"
             rows[f"{' *'[row.name == self.kept]} {name}"] = [
-                *(f"{row.em:.3f}", f"{row.f1:.3f}", "-" if row.kind == "direct" else gain),
+                *(f"{row.em:.3f}", f"{getattr(row, second):.3f}"),
+                "-" if row.kind == "direct" else gain,
                 *("-" if x is None else f"{x:.{digits}f}" for x, digits in spent),
             ]
         lines = [f"kept: {self.kept}", *(f"note: {note}" for note in self.notes), ""]
         names = ["ms" if name == "milliseconds" else name for name in known]
-        heads = ["EM", "F1", f"gain in {self.metric.upper()} ({self.level:.0%})"], names
+        said = {"em": "EM", "f1": "F1", "contains": "contains"}
+        gained = f"gain in {said[self.metric]} ({self.level:.0%})"
+        heads = ["EM", said[second], gained], names
         lines += table(rows.items(), *heads)
         if left_out:
             how = "gain less" if best else "gain nothing"
@@ -161,9 +172,9 @@ class _Variant:
     """Whether `calibrate` with these settings and the recorded scale sends just these prompts."""
     answers: Sequence[Round]
     columns: Mapping[str, _Column]
-    """"em" and "f1"; "calls" (prompts, with the stop rules of the settings); "tokens" (read and
-    written) and "milliseconds" (of the model, as an answer cache measured them), if all replies
-    say them."""
+    """"em", "f1", "contains"; "calls" (prompts, with the stop rules of the settings); "tokens"
+    (read and written) and "milliseconds" (of the model, as an answer cache measured them), if all
+    replies say them."""
 
 
 def fit(
@@ -216,7 +227,8 @@ def fit(
     if samples not in (0, "equal"):
         replace(settings, estimator="product", samples=samples)  # refuses what is no count
     check_source(settings.source, relevance=relevance, encoder=encoder)
-    world, watching = World(llm=llm, encoder=encoder), (counter := CostCounter(), *observers)
+    check_world(world := World(llm=llm, encoder=encoder))
+    watching = (counter := CostCounter(), *observers)
     drive = partial(run_many, world=world, observers=watching, batch=batch)
     judges: dict[Source, Any] = {"encoder": encoder, "relevance": relevance}
     sources = [name for name, judge in judges.items() if judge is not None]
@@ -344,6 +356,10 @@ class _Comparison:
         if short:
             ended = f"{short} of {questions} questions did not get all {rounds} rounds"
             yield f"{ended}: a limit or an error ended them"
+        wordy = (direct.columns["contains"] > direct.columns["em"]).sum()
+        if self.options.metric == "em" and 10 * wordy >= questions:
+            held = f"{wordy} direct answers hold an accepted one among other words"
+            yield f"{held}, which EM calls wrong: metric='contains', or a prompt for bare answers"
         if p_wrong is None:
             needs = f"it needs at least {FEWEST} right and wrong ones each"
             yield f"{few} P(wrong) is not calibrated, {needs}"
@@ -368,7 +384,7 @@ def _wrongness(
 ) -> WrongnessCalibration | None:
     """P(wrong) of the kept way; each score by a scale that was fitted without its question."""
     settings, traces = kept.settings, [s.trace[: kept.settings.rounds + 1] for s in kept.recorded]
-    correct = "f1" if options.metric == "f1" else "normalized_exact_match"
+    correct: Correct = "normalized_exact_match" if options.metric == "em" else options.metric
     scores, wrong = [0.0] * len(traces), [False] * len(traces)
     for train, test in _folds(len(traces), settings.seed):
         others = ScoreScale.of_rounds(
@@ -495,6 +511,7 @@ def _columns(
     found: dict[str, list[float]] = {
         "em": [normalized_exact_match(*one) for one in said],
         "f1": [f1(*one) for one in said],
+        "contains": [contains(*one) for one in said],
         "calls": [len(one) for one in replies],
     }
     for name, rows, unit in (("tokens", tokens, 1), ("milliseconds", seconds, 1000)):
