@@ -136,7 +136,7 @@ def provider_error(part: Part, error: Exception) -> LtragError:
         remedy = f"check the {part}'s name and address"
         return ModelFailed(f"{said}: the server knows no such model or address; {remedy}")
     if _is_unreachable(error):
-        remedy = f"check the {part}'s address, and that the server runs, or try again"
+        remedy = f"see that the server runs, or mend the {part}'s set-up, its address first"
         return ModelFailed(f"{said}: nothing answers at {_address_of(error)}; {remedy}")
     if isinstance(error, _UNREADABLE):
         wrong = f"{said}: its reply, or an argument, is not what its client expects"

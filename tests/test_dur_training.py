@@ -283,6 +283,15 @@ def test_each_questions_own_passages_are_ranked_where_no_candidates_are_shared()
         assert {text.strip() for text in shown} <= {p.text for p in own(i)}
 
 
+def test_a_training_without_one_right_reply_is_spoken_of(caplog):
+    llm = ScriptedLLM(lambda prompt: f"It is {colour(house(asked(prompt)))}, they say")
+    for reward, spoken in (("match", True), ("contains", False)):
+        trained(replace(FREE, reward=reward), llm)
+        assert ("every reward was -1" in caplog.text) is spoken
+        assert ("reward='contains'" in caplog.text) is spoken
+        caplog.clear()
+
+
 def test_the_trained_head_serves_a_ranker_with_its_settings_and_threshold():
     settings = DURSettings(reward="auto", epochs=1, batch_size=6)
     result = trained(settings)

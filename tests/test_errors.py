@@ -59,10 +59,10 @@ def test_a_frameworks_client_names_the_address_at_which_nobody_answers(framework
         port = held.getsockname()[1]
     llm = framework_client(f"http://me:secret@127.0.0.1:{port}/v1")
     where = re.escape(f"http://127.0.0.1:{port}/v1/chat/completions")
-    with pytest.raises(ModelFailed, match=f"nothing answers at {where}; check") as raised:
+    with pytest.raises(ModelFailed, match=f"nothing answers at {where}; see") as raised:
         llm.generate(["Who?"])
     assert "secret" not in str(raised.value)
     said = errors.provider_error("encoder", ConnectionRefusedError("refused"))
-    assert "nothing answers at its address; check the encoder's address" in str(said)
+    assert "nothing answers at its address; see that the server runs, or" in str(said)
     for passing in (ConnectionResetError("reset by peer"), TimeoutError("60 s")):
         assert "a time-out or a rate limit" in str(errors.provider_error("model", passing))

@@ -171,6 +171,8 @@ def test_what_are_no_answers_is_refused_and_not_taken_for_their_text():
         for read in (question_of, lambda one: _example_of(one, (), "question")):
             with pytest.raises(InvalidInput, match="'answers' are a text or a list of texts, got"):
                 read(asked)
+            with pytest.raises(InvalidInput, match="go under 'answers'; this mapping has 'answer'"):
+                read({"question": "When was Emma published?", "answer": "1815"})
 
 
 def test_what_the_chain_cannot_answer_is_left_out(room, caplog):

@@ -94,6 +94,21 @@ def test_the_text_of_a_report_has_the_verdict_first_and_of_the_ways_the_best_few
         assert f"{len(report.variants) - len(ways)} other ways" in str(report)
 
 
+def test_rounds_that_pay_are_not_said_not_to_where_a_cheaper_way_is_kept():
+    def write(prompt):
+        i, n, many = number(prompt), round_of(prompt), documents_in(prompt)
+        if n is None:
+            return by_document(prompt)
+        good = i % 4 == 0 or n or many == 2
+        return said("right" if good else "wrong", 0.9 if good else 0.4)
+
+    settings = replace(TO_THE_END, rounds=1)
+    _, report = fit(asked(), ScriptedLLM(write), settings=settings, cut_to=(2,))
+    kinds = {row.kind for row in report.variants if row.pays}
+    assert kinds >= {"rounds", "cut"}
+    assert not any("rounds do not pay" in note for note in report.notes)
+
+
 def test_rounds_that_spoil_are_left_off_and_the_report_says_so():
     llm = rights(lambda i, n: n == 0 and i % 2, lambda i, n: 0.8 if n else 0.4 + 0.3 * (i % 2))
     calibration, report = fit(asked(), llm, settings=TO_THE_END)

@@ -10,6 +10,7 @@ depend on seed, epoch and batch alone, a run that was killed ends where it would
 
 import hashlib
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -48,6 +49,7 @@ from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.types import Question
 
+_logger = logging.getLogger(__name__)
 _Cases = Sequence[TrainingCase]
 _History = tuple[Batch, ...]
 _Observers = Sequence[Observer]
@@ -205,6 +207,13 @@ class DURTrainer:
             if stopped is None:
                 choice = self._choice(learned_from, held_out, adam.head, start, observers)
                 _write(path, run, adam, history, choice)
+        plus_or_minus = settings.reward in ("match", "contains")
+        if plus_or_minus and history and all(batch.reward == -1 for batch in history):
+            _logger.warning(
+                "every reward was -1, so next to nothing was learned: no reply is an accepted "
+                "answer%s",
+                " (reward='contains' takes one among other words)" * (settings.reward == "match"),
+            )
         head = start if choice and choice.head == "start" else adam.head
         shots = choice.shots if choice else settings.shots
         data = digest_of(validation)

@@ -46,6 +46,7 @@ _Judge = Callable[[str, str, str], Any] | LLM
 _LONG = 10  # words, beyond which an answer is a text, that no word-by-word rule can judge
 _ALIKE = 0.667  # F1; a label is right on 77.8 % of recorded answers, at 0.5 on 74.8 %
 FEWEST_QUESTIONS = 20  # calibration questions; at least two of them right, and two wrong
+_NEAR = ("answer", "ground_truth", "expected_answer", "reference_answer", "gold_answers")
 _logger = logging.getLogger(__name__)
 
 
@@ -291,6 +292,8 @@ def check_askable(texts: Iterable[str], max_words: int) -> None:
 def accepted_in(entries: Mapping[str, Any]) -> tuple[str, ...]:
     """The accepted answers of a calibration question: a text or a number, or several."""
     answers: Any = entries.get("answers")
+    if answers is None and (near := next((n for n in _NEAR if entries.get(n)), None)):
+        raise InvalidInput(f"accepted answers go under 'answers'; this mapping has {near!r}")
     if answers is None or isinstance(answers, str | Real):
         answers = () if answers is None else (answers,)
     known = isinstance(answers, Collection) and not isinstance(answers, Mapping)

@@ -18,10 +18,10 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from ltrag_plugins.errors import CalibrationError, InvalidInput, checked
 from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.gece.gate import GECEGate
-from ltrag_plugins.gece.labels import accepted_in, check_count, check_scorer
+from ltrag_plugins.gece.labels import accepted_in, check_askable, check_count, check_scorer
 from ltrag_plugins.gece.savings import Usage, event_loop, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
-from ltrag_plugins.gece.signals import askable_question, frequencies_for
+from ltrag_plugins.gece.signals import frequencies_for
 from ltrag_plugins.langchain.component import (
     ANSWER_KEYS,
     Asking,
@@ -68,8 +68,7 @@ def fit_from_chain(
     for error in (one for one in asked if isinstance(one, Exception)):
         raise error
     alone = run_many([standalone(one.question, one.history) for one in asked], World(llm=llm))
-    for question in alone:
-        askable_question(question, settings.max_words)
+    check_askable(alone, settings.max_words)
     found, texts, cost = _answers_of(chain, inputs, most, answer, check)
     kept = [i for i, output in enumerate(found) if not isinstance(output, Exception)]
     learned = list[Question]()

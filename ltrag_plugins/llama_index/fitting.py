@@ -18,10 +18,10 @@ from llama_index_instrumentation import get_dispatcher
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.gece.gate import GECEGate
-from ltrag_plugins.gece.labels import accepted_in, check_count, check_scorer
+from ltrag_plugins.gece.labels import accepted_in, check_askable, check_count, check_scorer
 from ltrag_plugins.gece.savings import Usage, event_loop, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
-from ltrag_plugins.gece.signals import askable_question, drafting, frequencies_for
+from ltrag_plugins.gece.signals import drafting, frequencies_for
 from ltrag_plugins.llama_index.gate import asked
 from ltrag_plugins.llama_index.model import model_of
 from ltrag_plugins.llm.base import LLM
@@ -49,8 +49,7 @@ def fit_from_engine(
     Targets(*(how[name] for name in ("target_rate", "target_accuracy", "budget")))
     examples = [question_of(one) for one in questions]
     texts = [render_question(one) for one in examples]
-    for text in texts:
-        askable_question(text, settings.max_words)
+    check_askable(texts, settings.max_words)
     # a model that fails is found before the engine is asked
     first = drafting(texts[0], settings, vectors=how["encoder"] is not None)
     run(first, World(llm=llm, encoder=how["encoder"]))

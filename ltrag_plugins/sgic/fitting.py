@@ -351,7 +351,8 @@ class _Comparison:
         else:
             mended, spoiled = (after & ~before).sum(), (before & ~after).sum()
             yield f"the last of {looks} mends {mended} answers and spoils {spoiled}"
-        if rounds and kept.kind != "rounds":
+        made = [way for way in self.ways if way.kind == "rounds"]
+        if rounds and not any(self.figures(way).pays for way in made):
             yield "the rounds do not pay with this model: fine-tune it, or leave them off"
         if short:
             ended = f"{short} of {questions} questions did not get all {rounds} rounds"

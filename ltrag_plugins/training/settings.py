@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.metrics.answer import is_right
+from ltrag_plugins.metrics.answer import Correct, is_right
 from ltrag_plugins.settings import Count, Percent, Positive, Range, Settings, Share, Whole
 
 _BelowOne = Annotated[float, Range(0, below=1)]
@@ -82,9 +82,10 @@ class CorpusSettings(Settings):
     (paper). First answers are given from such prompts; without them their form is unlearned."""
     keep_wrong: Share = 0.0
     """Share of the questions never right that stay, with the accepted answer (paper: 0)."""
-    right: Literal["em", "f1"] | Callable[[str, Sequence[str]], float] = "em"
-    """When an answer is right: exact match after SQuAD's normalization (paper), word F1, or a
-    function of yours, from an answer and the accepted ones to how right it is, 0 to 1."""
+    right: Literal["em", "f1", "contains"] | Callable[[str, Sequence[str]], float] = "em"
+    """When an answer is right: exact match after SQuAD's normalization (paper), word F1, one that
+    contains an accepted one, or a function of yours, from an answer and the accepted ones to how
+    right it is, 0 to 1."""
     right_from: Annotated[float, Range(above=0, most=1)] = 0.8
     """The least value of `right` with which an answer is right."""
     certain_below: Percent = 50.0
@@ -103,7 +104,7 @@ class CorpusSettings(Settings):
         if not answer.strip():
             return False
         if not callable(self.right):
-            metric = "f1" if self.right == "f1" else "normalized_exact_match"
+            metric: Correct = "normalized_exact_match" if self.right == "em" else self.right
             return is_right(answer, references, metric, least=self.right_from)
         try:
             value = float(self.right(answer, references))
