@@ -286,7 +286,7 @@ def check_part(what: str, part: str, fitted: object, given: object) -> None:
         both = f"{what} was fitted with the {part} {fitted!r}, not {given!r}"
         raise ArtifactMismatch(
             f"{both}; pass that one, or fit anew for this one. If it is the same {part} at another "
-            f"address, give this one that name: name={fitted!r}"
+            f"address, give this one that name: name={fitted!r} (behind a MODEL: +name:...)"
         )
 
 

@@ -39,6 +39,7 @@ def read_questions(
     *,
     require_answers: bool = False,
     require_passages: bool = False,
+    require_pool: bool = False,
     pool: Iterable[Passage] = (),
     limit: int | None = None,
     check: Callable[[Question], object] | None = None,
@@ -49,6 +50,8 @@ def read_questions(
     Args:
         require_answers: a question without accepted answers is an error.
         require_passages: one without passages is an error too.
+        require_pool: one whose `passage_ids` alone name passages, where there is no `pool`, is an
+            error; with `require_passages` it always is.
         pool: where `passage_ids` are looked up; without a pool they are left alone.
         limit: read the first so many alone; None: all.
         check: raises `InvalidInput` where a question cannot serve; the error names its line.
@@ -56,6 +59,11 @@ def read_questions(
     known, questions = {passage.id: passage for passage in pool}, []
     for record in islice(json_lines(path), limit):
         question = _question(record, require_answers, known)
+        named = record.fields.get("passage_ids") and not known and not question.passages
+        if named and (require_passages or require_pool):
+            why = "it names passages of a pool that was not given; add --pool PASSAGES.jsonl"
+            more = "(with --own-passages: CANDIDATES.jsonl), or in Python pool="
+            raise record.wrong("passage_ids", f"{why} {more}")
         if require_passages and not question.passages:
             raise record.wrong("passages", "missing; add them, or 'passage_ids' and their pool")
         try:

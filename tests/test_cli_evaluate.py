@@ -91,6 +91,22 @@ def test_a_gate_stands_before_what_retrieves_and_is_fitted_on_the_other_question
     assert (tmp_path / "gate").is_dir()
 
 
+def test_a_run_says_once_what_its_gate_is_worth(evaluated, learning, tmp_path):
+    first = evaluated(*GATE, *learning).stderr
+    gate = GECEGate.load(tmp_path / "gate", llm=ScriptedLLM(write, name=fitted_with(tmp_path)))
+    verdict = str(gate.report).splitlines()[0]
+    assert f"ltrag: the gate {verdict}\n" in first
+    assert gate.report.notes
+    for note in gate.report.notes:
+        assert f"ltrag: note: {note}\n" in first
+    again = evaluated(*GATE, *learning).stderr
+    assert verdict not in again
+
+
+def fitted_with(run) -> str:
+    return json.loads((run / "gate" / "gate.json").read_text())["llm"]
+
+
 def test_a_run_shows_the_fit_of_its_gate_and_goes_on_with_what_is_there(
     evaluated, learning, tmp_path, monkeypatch
 ):
@@ -148,10 +164,15 @@ def test_all_methods_are_those_that_have_what_they_need(evaluated):
     result = evaluated("--methods", "all", "--limit", 2, "--json")
     run = [*rows_of(result)]
     assert run == [n for n, m in METHODS.items() if not m.needs & {"encoder", "labelled questions"}]
-    said = "left out: the method bm25-shots needs labelled questions, and there is none"
-    assert said in result.stderr
-    left = {line.split()[5] for line in result.stderr.splitlines() if "left" in line}
-    assert {*run} | left == {*METHODS}
+    found = re.findall(r"left out: (.*), for want of (.*) \(add (.*)\)", result.stderr)
+    left = {lacks: (names.split(", "), remedy) for names, lacks, remedy in found}
+    assert len(left) == result.stderr.count("left out") == 3  # one line for each reason
+    assert "bm25-shots" in left["labelled questions"][0]
+    for lacks, (names, remedy) in left.items():
+        parts = {*lacks.replace("an encoder", "encoder").split(" and ")}
+        assert all(METHODS[name].needs - {"retriever", "probabilities"} == parts for name in names)
+        assert {f"--{part.split()[0]}" for part in parts} == {*remedy.split(" and ")}
+    assert {*run} | {name for names, _ in left.values() for name in names} == {*METHODS}
 
 
 def test_all_passages_of_the_file_are_searched_and_so_many_labelled_learned_from(

@@ -284,6 +284,31 @@ def test_a_server_is_never_reached_because_a_gate_folder_says_so(gate, model, se
     assert server[1] == []
 
 
+def test_a_tilde_that_the_shell_left_is_the_users_home(questions, model, tmp_path, monkeypatch):
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir()
+    here.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    done = fit(questions, model, "--rate", 0.5, "--cache=~/a.sqlite", "--out=~/gate")
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in home.iterdir()} >= {"a.sqlite", "gate"}
+    assert [*here.iterdir()] == []
+    asked = ("gate", "explain", "who wrote book 5?", "--gate=~/gate", "--model", model)
+    assert ltrag(*asked).stdout.startswith("retrieve: ")
+
+
+def test_a_server_at_another_address_is_the_same_model_by_a_name(questions, model, tmp_path):
+    done = fit(questions, f"{model}+name:house", "--rate", 0.5, "--out", tmp_path / "gate")
+    assert done.exit_code == 0, done.output
+    with openai_server(write) as (url, _):
+        asked = ("gate", "explain", "who wrote book 5?", "--gate", tmp_path / "gate", "--model")
+        assert ltrag(*asked, f"openai:scripted@{url}+name:house").stdout.startswith("retrieve: ")
+        assert "was fitted with the model 'house'" in one_line(
+            ltrag(*asked, f"openai:scripted@{url}")
+        )
+
+
 def test_a_gate_of_another_model_is_refused(gate, server):
     model = f"openai:another@{server[0]}"
     result = ltrag("gate", "explain", "who wrote book 1?", "--gate", gate, "--model", model)
@@ -373,6 +398,11 @@ def test_watch_prints_and_draws_what_a_router_does(tmp_path):
         assert line.startswith(("cannot write ", "cannot write to "))
         assert f"{place[-1]}" in line
     assert not (pictures / "x.html").exists()
+    alone = tmp_path / "alone"
+    drawn = ltrag("gate", "watch", path, "--pictures", alone)
+    assert drawn.stderr == f"ltrag: the pictures are in {alone}\n"
+    assert len([*alone.glob("*.svg")]) == 3
+    assert [*tmp_path.rglob("*.html")] == [html]
     told = json.loads(ltrag("gate", "watch", path, "--json").stdout)
     assert told["decisions"] == 19
     assert "switched off" in ltrag("gate", "watch", path, "--no-learn").stdout

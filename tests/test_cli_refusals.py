@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,24 @@ def test_a_file_that_is_missing_empty_or_cut_off_is_named(command, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        (FIT, "--pool"),
+        (BUILD, "--pool"),
+        ("sgic answer {q}", "--pool"),
+        ("dur train {q} --own-passages --out {d}/out", "CANDIDATES.jsonl"),
+    ],
+)
+def test_passages_that_are_named_without_their_pool_are_no_empty_list(command, remedy, tmp_path):
+    named = {"question": "who?", "answers": ["a"], "passage_ids": ["p1"]}
+    path = lines_file(tmp_path / "questions.jsonl", NOVEL, named)
+    line = one_line(call(command, path, *NO_SERVER))
+    assert line.startswith(f"{path}, line 2, field 'passage_ids': ")
+    assert remedy in line
+    assert "'passages': missing" not in line
+
+
+@pytest.mark.parametrize(
     ("records", "says"),
     [
         ([NOVEL, NOVEL], "has the same id 'q0'"),
@@ -156,7 +175,7 @@ def test_a_format_that_shows_nothing_of_the_candidates_is_refused(tmp_path):
         ("dur evaluate {d} {q} {q}", "dur.json"),
         ("sgic answer {q} --calibration {d}", "sgic.json"),
         ("evaluate {q} --out {d}/run --gate {d}", "gate.json"),
-        ("evaluate {q} --out {d}/run --encoder embedded --set head={d}", "dur.json"),
+        ("evaluate {q} --out {d}/run --methods dur --encoder embedded --set head={d}", "dur.json"),
     ],
 )
 def test_a_folder_that_was_not_fitted_is_named(command, file, tmp_path):
@@ -165,6 +184,21 @@ def test_a_folder_that_was_not_fitted_is_named(command, file, tmp_path):
     assert f"there is no {file} in {tmp_path}" in line
     assert "'ltrag " in line  # what would write one
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "gate explain who? --gate=~/fit",
+        "dur rank ~/fit {q} --query who?",
+        "sgic answer {q} --calibration=~/fit",
+        "answer ~/fit --question who?",
+    ],
+)
+def test_a_folder_may_be_named_by_a_tilde(words, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    line = one_line(call(words, lines_file(tmp_path / "questions.jsonl", NOVEL)))
+    assert f".json in {tmp_path / 'fit'};" in line
 
 
 def test_a_folder_from_python_asks_for_its_model(tmp_path):
@@ -207,6 +241,8 @@ def test_a_folder_or_file_that_is_no_model_is_named(tmp_path):
         (GATE, ["--model", "openai:x@http://h+adapter:a"], "openai:x@http://h+adapter:a"),
         (GATE, ["--model", "openai:x+adapter:a"], "openai:x+adapter:a"),
         (GATE, ["--model", "openai:x@http://h+fast"], "openai:x@http://h+fast"),
+        (GATE, ["--model", "openai:x@http://h+name:"], "openai:x@http://h+name:"),
+        (GATE, ["--model", "embedded+name:mine"], "embedded+name:mine"),
         (GATE, ["--model", "embedded+adapter:a+fast"], "embedded+adapter:a+fast"),
         (GATE, ["--model", "embedded+adapter:gone"], "embedded+adapter:gone"),
         (GATE, ["--encoder", "nonesuch"], "nonesuch"),
@@ -214,6 +250,16 @@ def test_a_folder_or_file_that_is_no_model_is_named(tmp_path):
         (GATE, ["--rate", "0.2", "--set", "target_accuracy=0.5"], "not both"),
         (GATE, ["--set", "correct=roughly"], "correct must be one of contains"),
         (GATE, ["--set", "corect=f1"], "correct"),
+        (GATE, ["--set", "bugdet=0.5"], "did you mean budget"),
+        (GATE, ["--set", "scorrer=gece"], "target_accuracy"),
+        (FIT, ["--set", "lvel=0.9"], "did you mean level"),
+        ("sgic answer {q}", ["--set", "refuse_p_wrong_abov=1"], "mean refuse_p_wrong_above"),
+        (TRAIN, ["--set", "max_cals=5"], "did you mean max_calls"),
+        (GATE, ["--set", "rate=0.2"], "it is an option: --rate 0.2; leave out"),
+        (GATE, ["--set", "words=3"], "no setting 'words'"),
+        (GATE, ["--set", "questions=3"], "no setting 'questions'"),
+        ("fit {q} --out {d}/out", ["--set", "target_accuracy=1"], "--target-accuracy 1"),
+        ("fit {q} --out {d}/out", ["--set", "rounds=1"], "did you mean reading.rounds"),
         (GATE, ["--set", "samples=-1"], "samples"),
         (GATE, ["--set", "samples"], "NAME=VALUE"),
         (GATE, ["--limit", "0"], "--limit"),
@@ -323,7 +369,7 @@ def test_gates_of_one_name_are_refused_at_once(place):
     refused(evaluated(place, *told, place / "eq2"), "eq2 is the name of --gate paper")
 
 
-@pytest.mark.parametrize("methods", ["dur", "direct", "all"])
+@pytest.mark.parametrize("methods", ["dur", "all", "direct,dur"])
 def test_a_head_that_is_not_there_is_refused_at_once(place, methods):
     told = ("--methods", methods, "--encoder", place / "empty", "--set", f"head={place / 'nohead'}")
     refused(evaluated(place, *told), str(place / "nohead"), "ltrag rerank train")
@@ -404,7 +450,9 @@ def test_a_folder_that_another_run_writes_to_is_refused_at_once(place):
         (["--methods", "single"], "the method single needs a retriever"),
         (["--methods", "direct,all,single"], "the method single needs a retriever"),
         (["--methods", "dur"], "the method dur needs a"),
-        (["--methods", "skr"], "add --labelled"),
+        (["--methods", "single"], "needs a retriever; add --passages"),
+        (["--methods", "skr"], "add --passages, --encoder and --labelled"),
+        (["--set", "head=head", "--encoder", "embedded"], "head=FOLDER is for the method dur"),
         (["--methods", ","], "name at least one method"),
         (["--methods", "direct,direct"], "the method 'direct' comes twice"),
         (["--methods", "all,direct,direct"], "the method 'direct' comes twice"),
@@ -581,6 +629,12 @@ def test_settings_lists_what_set_takes_with_its_meaning(name):
     text = ltrag("settings", name).stdout
     assert all(f"  {one['setting']}=" in text for one in listed)
     assert name in ltrag("settings").stdout
+
+
+def test_the_groups_of_settings_as_json_are_those_of_the_list():
+    groups = json.loads(ltrag("settings", "--json").stdout)
+    rows = [re.split("  +", line) for line in ltrag("settings").stdout.splitlines()]
+    assert [*groups.items()] == [(name, commands) for name, commands in rows]
 
 
 def test_choices_and_ranges_are_listed_from_the_declarations_and_an_unknown_name_is_named():

@@ -134,6 +134,18 @@ def test_an_answer_that_is_an_option_itself_is_no_letter_of_another(file):
     assert [q.answers for q in read_questions(file(*lines))] == [("C",), ("A", "C"), ("R", "A")]
 
 
+def test_passage_ids_without_their_pool_ask_for_it_where_passages_are_needed(file):
+    bare, named = {**EMMA, "passages": []}, {**EMMA, "passage_ids": ["b"]}
+    with pytest.raises(BadRecord, match=r"line 2, field 'passage_ids': .* add --pool .* pool="):
+        read_questions(file({**named, "passages": [{"text": "x"}]}, named), require_passages=True)
+    with pytest.raises(BadRecord, match=r"line 2, field 'passage_ids'"):
+        read_questions(file(bare, named), require_pool=True)
+    assert len(read_questions(file(bare, named))) == 2  # left alone where none are needed
+    pool = [Passage("a novel", id="b")]
+    [one] = read_questions(file(named), require_pool=True, pool=pool)
+    assert one.passages == (pool[0],)
+
+
 def test_passage_ids_are_looked_up_in_a_pool(file):
     pool = [Passage("A", id="a"), Passage("B", id="b"), Passage("C", id="3")]
     path = file({**EMMA, "passage_ids": ["b", "a", 3]})

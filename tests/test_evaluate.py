@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import resource
 import signal
 import sys
@@ -145,6 +146,10 @@ def test_a_mistake_in_a_method_is_no_failure_of_the_model(tmp_path):
     ({"cells": ["direct"]}, InvalidInput, r"a cell must be cell_of\(.*got str 'direct'"),
     ({"questions": [Question("Why?", (), "q9")]}, MissingReferences, "'q9'"),
     ({"questions": [*QUESTIONS] * 2}, InvalidInput, "'q0' comes twice; .* name it otherwise"),
+    ({"questions": [*QUESTIONS, Question("Why?", ("x",), "q0")]}, InvalidInput,
+     rf"questions 1 and {1 + len(QUESTIONS)}, '.*' and 'Why\?'"),
+    ({"questions": [*QUESTIONS] * 2}, InvalidInput,
+     rf"questions 1 and {1 + len(QUESTIONS)}, both '{re.escape(QUESTIONS[0].text)}'"),
     ({"cells": [DIRECT, DIRECT]}, InvalidInput, "'direct' comes twice"),
     ({"metrics": ["rouge"]}, InvalidInput, "or rouge1"),
     ({"metrics": []}, InvalidInput, "at least one"),

@@ -112,6 +112,8 @@ def _evaluate(
         raise InvalidInput("name at least one method with --methods; 'ltrag methods' lists them")
     if run.filter is not None and all(cell and cell.method.name != "filco" for cell in named):
         raise InvalidInput("filter=MODEL is for the method filco; add it to --methods")
+    if run.head is not None and all(cell and cell.method.name != "dur" for cell in named):
+        raise InvalidInput("head=FOLDER is for the method dur; add it to --methods")
     options.checked_model(run.filter)
     head = None if run.head is None else Path(run.head).expanduser()
     if encoder == "none" and (head or run.search == "encoder"):
@@ -129,7 +131,7 @@ def _evaluate(
             raise InvalidInput(f"{EQ2} is the name of --gate paper; name the folder otherwise")
         if one.is_saved:
             options.noted("gate", Path(one.spec).expanduser())
-    folder = RunFolder(options.checked_out(out.expanduser()))
+    folder = RunFolder(options.checked_out(out))
     every = read_questions(questions, require_answers=True)
     found, others = every[:limit], []
     check_asked(found, [cell for cell in named if cell is not None])
@@ -172,8 +174,13 @@ def _evaluate(
             learned = others if one.paper is None else found
             searched = len(others) if one.paper is None and world.retriever else 0
             totals = replies(len(learned), gece.GECESettings(), searched)
+            fitting = one.spec == "fit" and not (one.folder(folder) / "gate.json").is_file()
             with io.resumable(out), io.progress(**totals) as bar:
                 made[one.name] = one.made(world, found, others, folder, [bar])
+            if fitting:
+                verdict, *notes = str(made[one.name].report).partition("\n\n")[0].splitlines()
+                for line in (f"the gate {verdict}", *notes):
+                    io.say(line)
         cells = [
             cell if cell.gate is None else replace(cell, gate=made[cell.gate_name])
             for cell in cells
@@ -256,7 +263,7 @@ def _settings(
     if name is not None and name not in known:
         raise unknown_name("group of settings", name, known)
     if name is None:
-        io.show({one: commands for one, (commands, *_) in known.items()})
+        io.show({one: commands for one, (commands, *_) in known.items()}, as_data)
     elif as_data:
         io.show([row for settings in known[name][1:] for row in described(settings)], as_data)
     else:
@@ -325,6 +332,11 @@ def _world(model: str, encoder: str, run: _RunSettings, pool: Sequence[Passage])
     return World(llm=llm, retriever=retriever, encoder=vectors, filter=own)
 
 
+def _and(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def _alone(
     named: "Sequence[Cell | None]", outline: "World", labelled: Sequence[Question], recorded: bool
 ) -> "list[Cell]":
@@ -332,21 +344,32 @@ def _alone(
     from ltrag_plugins.evaluate import Cell, Recording
     from ltrag_plugins.methods import METHODS
 
+    parts = (
+        ("retriever", "a retriever", "--passages", outline.retriever is not None),
+        ("encoder", "an encoder", "--encoder", outline.encoder is not None),
+        ("labelled questions", "labelled questions", "--labelled", bool(labelled)),
+    )
     cells: dict[str, Cell] = {}
+    left_out: dict[str, list[str]] = {}
     for one in named:
         for cell in map(Cell, METHODS.values()) if one is None else [one]:
-            name, lacks = cell.method.name, ""
-            try:
-                cell.method.check(outline, labelled)
-            except InvalidInput as error:
-                lacks = f"{error}; add --labelled, --passages or --encoder, whichever it is"
+            name, needs = cell.method.name, cell.method.needs
+            lacks = [
+                (what, remedy) for need, what, remedy, there in parts if need in needs and not there
+            ]
             if recorded and name not in Recording.METHODS:
-                lacks = f"recorded answers are enough for {', '.join(sorted(Recording.METHODS))}; "
-                lacks += f"{name} would ask the model for more"
-            if lacks and one is not None:
-                raise InvalidInput(lacks)
-            if lacks:
-                io.say(f"left out: {lacks}")
+                enough = f"recorded answers are enough for {_and(sorted(Recording.METHODS))}"
+                why, refusal = f"as {enough}", f"{enough}; {name} would ask the model for more"
+            elif lacks:
+                whats, remedies = map(_and, zip(*lacks, strict=True))
+                why = f"for want of {whats} (add {remedies})"
+                refusal = f"the method {name} needs {whats}; add {remedies}"
             else:
                 cells.setdefault(cell.name, cell)
+                continue
+            if one is not None:
+                raise InvalidInput(refusal)
+            left_out.setdefault(why, []).append(name)
+    for why, names in left_out.items():
+        io.say(f"left out: {', '.join(names)}, {why}")
     return [*cells.values()]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -183,16 +184,16 @@ def _watch(
 
     if not store.exists():  # a router would make it
         raise InvalidInput(f"there is no {store}; name the file that GECERouter(store=...) writes")
-    target = page or (pictures and store.with_suffix(".html"))
-    io.checked_page(target, pictures)
+    io.checked_page(page, pictures)
     with DecisionStore(store) as kept:
         if learning is not None:
             kept.note("off", "" if learning else "off")
-        if target is not None:
+        if page or pictures:
             from ltrag_plugins.report.watch_figures import watch_page
 
-            watch_page(kept, target, pictures)
-            io.say(f"the page is {target}")
+            with TemporaryDirectory() as nowhere:  # pictures alone are wanted without a page
+                watch_page(kept, page or Path(nowhere) / "watch.html", pictures)
+            io.say(f"the page is {page}" if page else f"the pictures are in {pictures}")
         io.show(stored_monitor(kept), as_data)
 
 

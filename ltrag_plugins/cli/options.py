@@ -7,18 +7,26 @@ through ``--set NAME=VALUE``. In MODEL and ENCODER what reaches the network says
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from ltrag_plugins.cli.io import checked_folder, say, working
 from ltrag_plugins.data import read_passages
-from ltrag_plugins.errors import InvalidInput, LtragError, UnreadableArtifact
-from ltrag_plugins.settings import with_values
+from ltrag_plugins.errors import (
+    InvalidInput,
+    LtragError,
+    UnreadableArtifact,
+    path_of,
+    unknown_name,
+)
+from ltrag_plugins.settings import described, with_values
 from ltrag_plugins.types import Passage, Question
 
 if TYPE_CHECKING:  # numpy behind it would slow --help down
@@ -27,13 +35,14 @@ if TYPE_CHECKING:  # numpy behind it would slow --help down
 FITTED = {"gate": "gate fit", "dur": "rerank train", "sgic": "calibrate fit", "longtail": "fit"}
 """The commands that fit what a folder may hold, by the names of its files."""
 _NOTES = "command.json"
-_SERVER = re.compile(r"openai:(?P<name>[^@]+)(?:@(?P<url>https?://.+))?")
+_SERVER = re.compile(r"openai:(?P<name>[^@]+?)(?:@(?P<url>https?://.+?))?(?:\+name:(?P<alias>.*))?")
 _MODEL = (
     "[bold]embedded[/] (SmolLM2-135M); a folder or .gguf file; [bold]hf:ORG/NAME[/] from the hub; "
     "each may end in [bold]+fast[/] (bfloat16 on a CPU that computes in it), then in "
     "[bold]+adapter:DIR[/], a folder of 'ltrag calibrate finetune'; or "
     "[bold]openai:NAME@BASE_URL[/] for any OpenAI-compatible server (its key is read from "
-    "OPENAI_API_KEY)."
+    "OPENAI_API_KEY), which may end in [bold]+name:ALIAS[/], the name that caches and fits know "
+    "it by at any address."
 )
 _ENCODER = (
     "[bold]none[/]; [bold]embedded[/] (all-MiniLM-L6-v2); a folder of sentence-transformers; or "
@@ -43,10 +52,68 @@ _QUESTIONS = (
     'One JSON object a line: {"question": ..., "answers": [...], "id": ...}, with '
     '"passages": [{"title": ..., "text": ...}] where they are read; may be gzipped (.gz).'
 )
+_LISTED = "'ltrag settings' lists what can be set"
 _NOTED = "As for the command that wrote the folder; by default what it noted there."
 
+
+class _Commands(typer.Typer):
+    """Commands that read "~" in a path as the user's home: bash leaves it in `--out=~/gate`."""
+
+    def command(self, *names: Any, **more: Any) -> Callable[[Any], Any]:
+        """Add a command."""
+        add = super().command(*names, **more)
+
+        def adding(function: Any) -> Any:
+            @wraps(function)
+            def called(**given: Any) -> Any:
+                try:
+                    return function(**{name: _at_home(value) for name, value in given.items()})
+                except _NoSetting as error:
+                    if option := _as_option(function, error.word):
+                        wrong = f"{error.word!r} is no setting; it is an option: {option}"
+                        raise typer.BadParameter(f"{wrong}; leave out --set") from error
+                    raise
+
+            add(called)
+            return function
+
+        return adding
+
+
+def _at_home(value: Any) -> Any:
+    if isinstance(value, list):
+        return [*map(_at_home, value)]
+    return path_of(value) if isinstance(value, Path) else value
+
+
+class _NoSetting(typer.BadParameter):
+    """No settings of a command have the name in a word of `--set`, or that of an option."""
+
+    def __init__(self, word: str, settings: Sequence[Any], *, by_set: bool) -> None:
+        name = word.partition("=")[0]
+        known = [one["setting"] for each in settings for one in described(each)]
+        within = [path for path in known if path.endswith(f".{name}")]
+        every = dict.fromkeys(field.name for one in settings for field in fields(one))
+        why = f"{unknown_name('setting', name.partition('.')[0], every)};"
+        if within:
+            why = f"there is no setting {name!r}; did you mean {' or '.join(within)}?"
+        super().__init__(f"{why} {_LISTED}")
+        self.word = word if by_set else ""
+
+
+def _as_option(function: Any, word: str) -> str:
+    """How the command takes what a word of `--set` says, if that is one of its options."""
+    name, _, value = word.partition("=")
+    hint: Any = get_type_hints(function, include_extras=True).get(name.replace("-", "_"))
+    [info] = getattr(hint, "__metadata__", [None])
+    # flags, and --set itself, are called otherwise than their parameters
+    if not isinstance(info, OptionInfo) or hint.__origin__ is bool or name == "words":
+        return ""
+    return f"--{name.replace('_', '-')} {value}"
+
+
 COMMANDS = {
-    name: typer.Typer(help=text, no_args_is_help=bool(name), rich_markup_mode="rich")
+    name: _Commands(help=text, no_args_is_help=bool(name), rich_markup_mode="rich")
     for name, text in {
         "": None,
         "gate": "Does this question need retrieval at all? (GECE)",
@@ -78,7 +145,7 @@ def checked_model(spec: str | None) -> str | None:
     raise typer.BadParameter(
         f"{spec!r} is no model; say embedded, a folder or .gguf file that is there, or hf:ORG/NAME "
         "(each with +fast, +adapter:FOLDER, both in this order, or none), or "
-        "openai:NAME@BASE_URL (http or https)"
+        "openai:NAME@BASE_URL (http or https; with +name:ALIAS or without)"
     )
 
 
@@ -121,12 +188,14 @@ def changed(words: Sequence[str] | None, *settings: Any, **options: object) -> l
     for word in (*told, *(words or ())):
         name = re.split("[.=]", word)[0]
         having = [i for i, one in enumerate(settings) if name in {f.name for f in fields(one)}]
-        for i in having or [0]:  # the first refuses what none of them knows
+        if name and "=" in word and not having:
+            raise _NoSetting(word, settings, by_set=word not in told)
+        for i in having or [0]:  # the first refuses what is no NAME=VALUE
             given[i].append(word)
     try:
         return [with_values(one, mine) for one, mine in zip(settings, given, strict=True)]
     except InvalidInput as error:
-        raise typer.BadParameter(f"{error}; 'ltrag settings' lists what can be set") from error
+        raise typer.BadParameter(f"{error}; {_LISTED}") from error
 
 
 def checked_out(folder: Path, kind: str = "") -> Path:
@@ -163,7 +232,8 @@ def load_llm(spec: str, *, cache: Path | None = None, chat: bool | None = None) 
         elif server := _SERVER.fullmatch(name):
             from ltrag_plugins.llm.openai import OpenAICompatibleLLM
 
-            llm = OpenAICompatibleLLM(server["name"], base_url=server["url"])
+            how: Any = {"base_url": server["url"], "name": server["alias"]}
+            llm = OpenAICompatibleLLM(server["name"], **how)
         else:
             from ltrag_plugins.llm.transformers import TransformersLLM
 
@@ -229,8 +299,8 @@ def noted(
 
 def _is_model(spec: str) -> bool:
     name, fast, adapter = _parts(spec)
-    if _SERVER.fullmatch(name):
-        return not fast and adapter is None
+    if server := _SERVER.fullmatch(name):
+        return not fast and adapter is None and server["alias"] != ""
     return _is_weights(name) and (adapter is None or adapter.is_dir())
 
 

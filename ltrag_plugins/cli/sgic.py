@@ -257,8 +257,9 @@ def _asked(
     from ltrag_plugins.sgic.loop import checked_question
 
     passages = () if pool is None else read_passages(pool)
-    told = {"require_answers": labelled, "require_passages": labelled, "pool": passages}
-    return read_questions(path, limit=limit, check=lambda one: checked_question(one.text), **told)
+    told: Any = {"require_answers": labelled, "require_passages": labelled, "require_pool": True}
+    told |= {"pool": passages, "limit": limit}
+    return read_questions(path, check=lambda one: checked_question(one.text), **told)
 
 
 def _record(

@@ -299,8 +299,16 @@ def check_asked(questions: Sequence[Question], cells: Sequence[Cell]) -> None:
     names = {"method": [cell.name for cell in cells], "question id": [q.id for q in questions]}
     for what, some in names.items():
         if twice := [name for name, count in Counter(some).items() if count > 1]:
+            where = _places(questions, twice[0]) if what == "question id" else ""
             why = "records are told apart by it, so leave one out or name it otherwise"
-            raise InvalidInput(f"the {what} {twice[0]!r} comes twice; {why}")
+            raise InvalidInput(f"the {what} {twice[0]!r} comes twice; {where}{why}")
+
+
+def _places(questions: Sequence[Question], name: str) -> str:
+    """Where the first two questions of this id are: one that was made of the text is in no file."""
+    (i, one), (j, other), *_ = ((n, q.text) for n, q in enumerate(questions, 1) if q.id == name)
+    texts = f"both {one[:60]!r}" if one == other else f"{one[:60]!r} and {other[:60]!r}"
+    return f"it is that of questions {i} and {j}, {texts}; "
 
 
 def _identity(
