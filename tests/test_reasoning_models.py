@@ -168,13 +168,9 @@ def test_what_was_refused_is_remembered_beside_the_kept_answers(client, server, 
 
 
 def test_what_was_fitted_on_token_probabilities_needs_them(server):
-    llm = CLIENTS["ours"](server.url)
-    for fitted in (
-        {"scale": ScoreScale("product", (0.3,))},
-        {"calibration": Calibration(SGICSettings(), ScoreScale("product"))},
-    ):
-        with pytest.raises(NoTokenProbabilities, match="agreement"):
-            Calibrator(llm, **fitted).answer(ASKED, [Passage(FACT)])
+    fitted = Calibration(SGICSettings(), ScoreScale("product"))
+    with pytest.raises(NoTokenProbabilities, match="agreement"):
+        Calibrator(CLIENTS["ours"](server.url), calibration=fitted).answer(ASKED, [Passage(FACT)])
 
 
 def test_a_model_that_refuses_nothing_is_not_asked_for_samples_unasked(caplog):
