@@ -8,15 +8,17 @@
 `passages` is a list of `{"title", "text"}` that belong to the question; `passage_ids` names
 passages of a pool file instead. `options` is the list that a multiple-choice question offers; an
 accepted answer is one of them, by its text or else by its letter (A is the first). `context` is a
-text that it comes with. Other fields are left alone.
+text that it comes with. Other fields are left alone, with a warning where one looks like these.
 """
 
 import gzip
 import hashlib
 import json
+import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from itertools import islice
 from os import PathLike
 from string import ascii_uppercase
@@ -32,6 +34,9 @@ from ltrag_plugins.errors import (
 from ltrag_plugins.types import Passage, Question
 
 _LINES = "each line is a JSON object of its own"
+_FIELDS = ("question", "answers", "answer", "passages", "passage_ids", "options", "context", "id")
+_ALIKE = {"choices": "options", "documents": "passages"}
+_logger = logging.getLogger(__name__)
 
 
 def read_questions(
@@ -57,7 +62,9 @@ def read_questions(
         check: raises `InvalidInput` where a question cannot serve; the error names its line.
     """
     known, questions = {passage.id: passage for passage in pool}, []
+    fields: dict[str, None] = {}
     for record in islice(json_lines(path), limit):
+        fields |= dict.fromkeys(record.fields)
         question = _question(record, require_answers, known)
         named = record.fields.get("passage_ids") and not known and not question.passages
         if named and (require_passages or require_pool):
@@ -75,6 +82,14 @@ def read_questions(
         questions.append(question)
     if not questions:
         raise BadRecord(f"{path}: no questions in it; expected one JSON object a line")
+    for name in fields.keys() - _FIELDS:
+        for meant in get_close_matches(name.lower(), [*_FIELDS, *_ALIKE], n=1, cutoff=0.8):
+            if (meant := _ALIKE.get(meant, meant)) not in fields:
+                read = ", ".join(_FIELDS)
+                _logger.warning(
+                    "%s: the field %r is not read; did you mean %r? Read are %s",
+                    path, name, meant, read,
+                )  # fmt: skip
     return questions
 
 

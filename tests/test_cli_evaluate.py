@@ -79,6 +79,16 @@ def test_the_table_says_who_was_right_at_what_cost_and_is_told_again_for_nothing
     assert len(server[1]) == asked
 
 
+def test_another_run_takes_its_answers_from_the_same_cache(evaluated, server, tmp_path):
+    kept = ("--cache", tmp_path / "answers.sqlite", "--json")
+    first = rows_of(evaluated("--metrics", "em", *kept, out=tmp_path / "first"))
+    asked = len(server[1])
+    more = rows_of(evaluated("--metrics", "contains", *kept, out=tmp_path / "more"))
+    assert len(server[1]) == asked
+    for name, row in more.items():
+        assert row["costs"]["tokens"] == first[name]["costs"]["tokens"] > 0
+
+
 def test_a_gate_stands_before_what_retrieves_and_is_fitted_on_the_other_questions(
     evaluated, learning, tmp_path
 ):

@@ -72,7 +72,6 @@ def test_a_wrong_record_is_named_with_its_file_and_field(command, record, says, 
     [
         (GATE, {"question": "?!", "answers": ["a"], "id": "odd"}, "(id 'odd'): the question"),
         (GATE, {"question": "so " * 3000, "answers": ["a"], "id": "long"}, "(id 'long')"),
-        (FIT, {**NOVEL, "question": "?!"}, "(id 'q0'): the question '?!' has no words"),
         (BUILD, {**NOVEL, "passages": []}, "field 'passages': missing; add them"),
         (f"{TRAIN} --own-passages", {**NOVEL, "passages": []}, "field 'passages': missing"),
     ],

@@ -51,6 +51,16 @@ def test_a_misspelled_field_of_answers_is_seen_by_the_names_that_are_there(file)
         read_questions(file({"question": "q", "answers": []}), require_answers=True)
 
 
+def test_a_field_that_looks_like_one_that_is_read_is_named(file, caplog):
+    odd = {"Contexts": "c", "choices": ["a"], "question_id": 3, "level": "easy", "answer": "a"}
+    read_questions(file({"question": "q", **odd}, EMMA))
+    told = sorted(record.getMessage().partition("field ")[2] for record in caplog.records)
+    assert [line.partition(" Read")[0] for line in told] == [
+        "'Contexts' is not read; did you mean 'context'?",
+        "'choices' is not read; did you mean 'options'?",
+    ]
+
+
 def test_blank_lines_byte_order_marks_and_windows_line_ends_are_forgiven(file):
     path = file(b"\xef\xbb\xbf" + json.dumps(EMMA).encode() + b"\r", b"  ", b"", EMMA)
     assert len(read_questions(path)) == 2

@@ -118,6 +118,11 @@ def test_one_bad_question_among_many_can_be_had_as_its_error(gate):
     assert type(bad).__name__ == "EmptyQuestion"
 
 
+def test_a_gate_is_shown_without_what_it_learned(whole):
+    assert "array(" not in repr(whole)
+    assert len(repr(whole)) < 5000
+
+
 def test_white_space_around_a_question_changes_nothing(gate):
     assert gate.decide(f"\n {KNOWN}  ") == gate.decide(KNOWN)
 

@@ -81,6 +81,7 @@ def _evaluate(
     ] = "none",
     rate: Opt.Rate = None,
     words: Opt.Set = None,
+    cache: Opt.Cache = None,
     out: Annotated[Path, option("Output", "Folder of the run; a run that was stopped goes on.")],
     metrics: Annotated[
         str, option("Output", "Measures, with commas; the first decides easy and hard.")
@@ -153,7 +154,7 @@ def _evaluate(
         raise InvalidInput(f"compare={run.compare} is no row; there will be {', '.join(names)}")
     if "fit" in words_of_gates and any(row.gate is not None for row in rows):
         check_count(others)
-    load = partial(_world, model, encoder, run, pool)
+    load = partial(_world, model, encoder, run, pool, cache)
     same: dict[str, Any] = {"metrics": measures, "labelled": others, "trace": run.trace}
     files = [p.name for p in (questions, labelled, passages, *_recorded(run)) if p]
     workers = run.workers if run.engine == "ray" else 1
@@ -312,7 +313,9 @@ def _show_settings(*settings: Any) -> None:
             io.show(fill(text, 80, initial_indent=" " * 6, subsequent_indent=" " * 6))
 
 
-def _world(model: str, encoder: str, run: _RunSettings, pool: Sequence[Passage]) -> "World":
+def _world(
+    model: str, encoder: str, run: _RunSettings, pool: Sequence[Passage], cache: Path | None
+) -> "World":
     """All that a run needs, loaded: here, or in a worker, to which models do not travel."""
     from ltrag_plugins.evaluate import Recording
     from ltrag_plugins.flow import World
@@ -322,13 +325,13 @@ def _world(model: str, encoder: str, run: _RunSettings, pool: Sequence[Passage])
     vectors = options.load_encoder(encoder)
     if files := _recorded(run):
         return Recording.read(files, _split(run.recorded_fields)).world(vectors)
-    llm, retriever = options.load_llm(model), None
+    llm, retriever = options.load_llm(model, cache=cache), None
     if pool and run.search == "encoder" and vectors is not None:
         with io.working(f"encoding {len(pool)} passages"):
             retriever = DenseRetriever(pool, vectors)
     elif pool:
         retriever = BM25Retriever(pool, engine="auto")
-    own = None if run.filter is None else options.load_llm(run.filter)
+    own = None if run.filter is None else options.load_llm(run.filter, cache=cache)
     return World(llm=llm, retriever=retriever, encoder=vectors, filter=own)
 
 

@@ -254,12 +254,10 @@ def _finetune(
 def _asked(
     path: Path, limit: int | None, pool: Path | None, *, labelled: bool = True
 ) -> list[Question]:
-    from ltrag_plugins.sgic.loop import checked_question
-
     passages = () if pool is None else read_passages(pool)
     told: Any = {"require_answers": labelled, "require_passages": labelled, "require_pool": True}
     told |= {"pool": passages, "limit": limit}
-    return read_questions(path, check=lambda one: checked_question(one.text), **told)
+    return read_questions(path, **told)
 
 
 def _record(

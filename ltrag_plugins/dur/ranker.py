@@ -154,7 +154,7 @@ class DURRanker:
             sigma: leave out what has a score of at most this (eq. 6), 0 to 1; at 0 nothing is.
 
         Raises:
-            EmptyQuestion: the question has no words.
+            EmptyQuestion: the question is blank.
             InvalidInput: top_n below 1 or sigma out of range.
             ArtifactMismatch: the encoder's vectors have another dimension.
             ModelError: the encoder gave more or fewer vectors than texts.

@@ -47,12 +47,12 @@ class GECEGate:
     """Decides per question whether the model needs retrieval; `fit` or `load` makes one. Safe to
     share between threads."""
 
-    fitted: FittedGate
+    fitted: FittedGate = field(repr=False)
     world: World
     """The model that drafts, and the encoder, if the gate reads embeddings."""
     report: FitReport
     """What the fit found, cross-validated."""
-    along: Direction | None = None
+    along: Direction | None = field(default=None, repr=False)
     """The mean gradient, on tier "gradients"."""
     signals: OwnSignals = field(default_factory=dict)
     """Those of your own that it was fitted with."""

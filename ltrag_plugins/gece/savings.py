@@ -11,7 +11,7 @@ from threading import Thread, get_ident
 from time import perf_counter, sleep
 from typing import Any, TypeVar
 
-from ltrag_plugins.errors import CalibrationError, InvalidInput
+from ltrag_plugins.errors import CalibrationError, InvalidInput, checked
 from ltrag_plugins.types import Generation
 
 PAUSE = 0.05
@@ -212,7 +212,7 @@ def savings_of(
             "what retrieval costs was not measured for this gate; fit it with your chain: "
             "GECERouter.fit(chain, llm=..., questions=...)"
         )
-    if price is not None and not price >= 0:
+    if price is not None and not checked(price, int | float, "price", "a number") >= 0:
         raise InvalidInput(f"price is {price}; it is money for one token, at least 0")
     count = direct + retrieved
     spent = gate.times(count).minus(retrieval.times(-audits))

@@ -64,7 +64,7 @@ class DURReranker(HeadHolder, BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         """New documents, best first, each with its score (0 to 1) as `relevance_score`; raises
-        `EmptyQuestion` where the query has no words."""
+        `EmptyQuestion` where the query is blank."""
         given = {"documents": documents_in(documents, "to rerank"), "query": query}
         return self._run.invoke(given, {"callbacks": callbacks})
 

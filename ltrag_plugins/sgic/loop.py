@@ -4,7 +4,6 @@ Source: Chen et al. (SGIC), sections 3.1 and 3.2, eq. 1-3 and table 1; section 5
 to 5 samples at a temperature of 0.7).
 """
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
@@ -54,7 +53,7 @@ def calibrate(
         on_round: is called with each answer as it comes, the first one too.
 
     Raises:
-        EmptyQuestion: the question has no words.
+        EmptyQuestion: the question is blank.
         InvalidInput: passages are not of the type `Passage`; the source of document scores was
             not handed in; the first prompt alone could pass `max_tokens`.
         ArtifactMismatch: scale or calibration belong to another estimator, or not together.
@@ -393,8 +392,8 @@ def checked_question(question: str) -> str:
     """The question without blanks around it."""
     if not isinstance(question, str):
         raise InvalidInput(f"a question is a string, got {type(question).__name__}")
-    if not re.search(r"\w", question):
-        raise EmptyQuestion(f"the question {question!r} has no words; ask something")
+    if not question.strip():
+        raise EmptyQuestion("the question is empty; ask something")
     return question.strip()
 
 
