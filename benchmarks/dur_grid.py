@@ -24,11 +24,12 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from records import read
+from scipy.stats import sem, t
 
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.dur import FORMATS, DURSettings, DURTrainer
@@ -70,6 +71,8 @@ SEEDED = ("random", *(name for name in TRAINED if name != "DUR; untrained"))
 RIVALS = ("BM25", "nearest", "DUR; untrained", "PromptPG")
 """What each ranker is held against over all sets."""
 SHOTS, PRESELECTED = 5, 20
+CHOICE = [name for name, (_, form) in DATA.items() if form is not FORMATS["Q-A"]]
+"""The sets with options."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +97,13 @@ class Table:
     value: Callable[[dict, Row], float | None] = lambda cell, _: cell["scores"]["accuracy"]
     held: Sequence[tuple[str, str]] = ()
     """Rankers that are held against others, over all data sets, by question."""
+    hard: bool = False
+    """Whether that is on the questions alone that are wrong without shots."""
+    of_answers: bool = True
+    """Whether the value depends on what counts as right."""
     turned: Sequence[str] = ()
-    """Where the rows are a ladder: the share of questions that turn on it, and of these the hard.
-    One mean over all data sets, each."""
+    """Where the rows are a ladder: the share of questions that turn on it, of these the hard, and
+    of all the hard. One mean over all data sets, each."""
 
 
 def loss_left(cell: dict, row: Row) -> float | None:
@@ -154,16 +161,19 @@ PAPER = {
         "figure 3: accuracy with BM25's shots, and what turns on the way",
         [*DATA],
         [Row(f"{count} shots", "", f"BM25; {count} shots") for count in range(SHOTS + 1)],
-        turned=("21.84", "87.18"),
+        turned=("21.84", "87.18", "43.68"),
     ),
     "dur-fig-4": Table(
-        "figure 4: accuracy on hard questions, which are wrong without shots",
+        "figure 4: accuracy on hard questions, which are wrong without shots, and on easy ones",
         [*DATA],
         [
-            replace(row, figures=f"- - - - - {_HARD.get(row.name, '-')}")
-            for row in [*BASELINES[1:], *ours()]
+            replace(row, name=f"{row.name}, {half}", figures=f"- - - - - {hard.get(row.name, '-')}")
+            for half, hard in (("hard", _HARD), ("easy", {}))
+            for row in [*BASELINES[1:], Row("-", "", "nearest"), *ours()]
         ],
-        value=lambda cell, _: cell["scores"]["hard"],
+        value=lambda cell, row: cell["scores"][row.name[-4:]],
+        held=[(one, other) for one in PRESETS for other in ("BM25", "nearest", "PromptPG")],
+        hard=True,
     ),
     "dur-fig-5": Table(  # the text gives no figures, and of the data sets only NatQA
         "figure 5: accuracy by number of shots",
@@ -180,6 +190,7 @@ PAPER = {
         ["pubmedqa", "ethos", "nq"],
         ours("33.8 65.2 35.3"),
         value=lambda cell, _: (cell.get("shots_by_epoch") or [None])[0],
+        of_answers=False,
     ),
     "dur-fig-9": Table(  # the text gives no figures and data sets: near 0 within 15 batches
         "figure 9: loss of a batch, mean size as a share of the first five batches'",
@@ -281,7 +292,8 @@ def ranker(
         "sigma": [round(b.sigma, 4) for b in result.history],
     }
     learned = ShotRanker.learned(result.ranker, candidates, shots=shots)
-    return learned, replace(settings, format=form), told
+    # all rankers are judged alike, whatever their training takes for right
+    return learned, replace(settings, format=form, reward="match"), told
 
 
 def answered(
@@ -424,7 +436,7 @@ def paper_table(out: Path, shown: Table) -> None:
         if shown.turned:
             ladders = [rungs(cells, (model, *column), shown.rows) for column in columns]
             shares = [turned(ladder) for ladder in ladders]
-            for i, name in enumerate(("uncertain", "of these hard")):
+            for i, name in enumerate(("uncertain", "of these hard", "of all hard")):
                 figures = " ".join(["-"] * len(shown.data) + [shown.turned[i]])
                 lines.append((Row(name, figures, ""), [share[i] for share in shares]))
         heads = ["paper", "ranker", *(f"{data} ({count})" for data, count in columns), "mean"]
@@ -439,21 +451,52 @@ def paper_table(out: Path, shown: Table) -> None:
                 for some, (data, _) in zip(values, columns, strict=True)
             ]
             entries.append(percent([statistics.mean(means)] if whole else [], theirs.get("mean")))
-            print(f"| {' | '.join([row.name, row.ranker, *entries])} |")
-        held = [line for pair in shown.held if (line := over(cells, model, columns, pair))]
+            own = [(model, *column, row.ranker) for column in columns if shown.of_answers]
+            some = [cell for key in own for cell in cells.get(key, [])]
+            print(f"| {' | '.join([row.name, marked(row.ranker, some), *entries])} |")
+        held = [
+            line for pair in shown.held if (line := over(cells, model, columns, pair, shown.hard))
+        ]
         if held:
             print("", *held, sep="\n")
+    foot(cell for key in there for cell in cells[key] if shown.of_answers)
 
 
-def over(cells: Cells, model: str, columns: Sequence[tuple], pair: tuple[str, str]) -> str:
+CONTAINED = "judged"
+"""In a cell: it counts replies that contain an answer, where all others count exact matches."""
+
+
+def marked(name: str, members: Sequence[dict]) -> str:
+    """The name, with a star where a cell was judged by what it contains."""
+    return f"{name} *" if any(CONTAINED in cell for cell in members) else name
+
+
+def foot(some: Iterable[dict]) -> None:
+    """What a star means, where there is one."""
+    if any(CONTAINED in cell for cell in some):
+        print("\n* on trex and nq a reply counts that contains an answer, elsewhere exact matches:")
+        print("  there it is at most this, and is held against none of the others")
+
+
+def alike(*members: Sequence[dict]) -> bool:
+    """Whether all were judged in the same way, question by question."""
+    ways = {CONTAINED in cell for some in members for cell in some}
+    return len(ways) == 1 and all(by_question(some) for some in members)
+
+
+def over(
+    cells: Cells, model: str, columns: Sequence[tuple], pair: tuple[str, str], hard: bool = False
+) -> str:
     """What a ranker is above another, or the best of several by set, where both answered."""
     sets, rights = [], []
     for column in columns:
         members = [chosen(cells, (model, *column), Row("", "", name)) for name in pair]
-        both = [by_question(some) for some in members]
-        if all(both):
+        without = by_question(cells.get((model, *column, "zero-shot"), []))
+        if alike(*members) and (without or not hard):
+            every = range(len(by_question(members[0])))
+            asked = [i for i in every if not (hard and without[i])]
             sets.append(column[0])
-            rights.append(both)
+            rights.append([[by_question(some)[i] for i in asked] for some in members])
     if not sets:
         return ""
     own, other = ([column[side] for column in rights] for side in (0, 1))
@@ -461,7 +504,8 @@ def over(cells: Cells, model: str, columns: Sequence[tuple], pair: tuple[str, st
     name = "the best baseline of each" if "," in pair[1] else pair[1]
     gained = bootstrap_interval(gains(own, other)).signed
     told = f"{pair[0]} {means[0]:.3f}, {name} {means[1]:.3f}: {gained}"
-    return f"{told} (95 %, by question; {', '.join(sets)})"
+    which = f"by {'hard ' if hard else ''}question"
+    return f"{told} (95 %, {which}; {', '.join(sets)})"
 
 
 def gains(columns: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> list[float]:
@@ -505,17 +549,26 @@ def rungs(cells: Cells, column: tuple, rows: Sequence[Row]) -> list[list[int]]:
     return ladder if len(ladder) == len(rows) else []
 
 
-def turned(ladder: Sequence[Sequence[int]]) -> tuple[list[float], list[float]]:
-    """The share of questions that turn between right and wrong on a ladder, and of these the share
-    that is wrong at its foot; each alone in a list, empty where there is nothing to count."""
-    turning = [rights for rights in zip(*ladder, strict=True) if len(set(rights)) > 1]
-    hard = [not rights[0] for rights in turning]
-    return [len(turning) / len(ladder[0])] if ladder else [], [
-        statistics.mean(hard)
-    ] if hard else []
+def turned(ladder: Sequence[Sequence[int]]) -> tuple[list[float], list[float], list[float]]:
+    """The share of questions that turn between right and wrong on a ladder, and of these and of
+    all the share that is wrong at its foot; each alone in a list, empty where there is none."""
+    every = [*zip(*ladder, strict=True)]
+    turning = [rights for rights in every if len(set(rights)) > 1]
+    hard, of_all = ([not rights[0] for rights in some] for some in (turning, every))
+    shares = [len(turning) / len(every)] if every else []
+    of_these, of_every = ([statistics.mean(some)] if some else [] for some in (hard, of_all))
+    return shares, of_these, of_every
 
 
-COLUMNS = {"accuracy": 9, "macro-F1": 10, "p(gold)": 9, "hard": 7, "calibrated": 12, "epoch 1": 9}
+COLUMNS = {
+    "accuracy": 9,
+    "over BM25 (95 %)": 27,
+    "macro-F1": 10,
+    "p(gold)": 9,
+    "hard": 7,
+    "calibrated": 12,
+    "epoch 1": 9,
+}
 """Of the table, and how wide they are."""
 
 
@@ -525,18 +578,23 @@ def table(out: Path) -> None:
     for model, data, count in sorted({key[:3] for key in cells}):
         heads = "".join(f"{head:>{wide}}" for head, wide in COLUMNS.items())
         found = {key[3]: cell for key, cell in cells.items() if key[:3] == (model, data, count)}
-        first = max(17, 2 + max(map(len, found)))
+        first = max(17, 2 + max(len(marked(*one)) for one in found.items()))
         print(f"\n{short(model)}, {data}, {count} questions\n{'':<{first}}{heads}  shots  by seed")
         for name, members in found.items():
-            print(f"{name:<{first}}{''.join(figures(members))}".rstrip())
+            gained = "" if name == "BM25" else gain(members, found.get("BM25", []))
+            told = "".join(figures(members, gained))
+            print(f"{marked(name, members):<{first}}{told}".rstrip())
     for model in sorted({key[0] for key in cells}):
-        by_set = {key[1]: gain for key in cells if key[0] == model and (gain := above(cells, key))}
-        if len(by_set) > 1:
-            told = ", ".join(f"{data} {gain[0]:+.3f}" for data, gain in by_set.items())
-            mean = bootstrap_interval([gain for [gain] in by_set.values()]).signed
-            print(f"\n{short(model)}, DUR over the best baseline:\n{told}; mean {mean}")
-        for line in over_rivals(cells, model):
+        for line in (*above(cells, model), *prompts(cells, model), *over_rivals(cells, model)):
             print(line)
+    foot(cell for members in cells.values() for cell in members)
+
+
+def gain(members: Sequence[dict], others: Sequence[dict]) -> str:
+    """What a ranker is above another on a data set; empty where the cells do not tell."""
+    if not alike(members, others):
+        return ""
+    return bootstrap_interval(gains([by_question(members)], [by_question(others)])).signed
 
 
 def short(model: str) -> str:
@@ -545,35 +603,78 @@ def short(model: str) -> str:
     return ", ".join([name, *how.split("/")[1:2]])
 
 
-def above(cells: Cells, key: tuple) -> list[float]:
-    """The accuracy of DUR above that of the best baseline; empty but for the cell of DUR."""
-    if key[3] != "DUR":
-        return []
-    plain = Row("", "", ",".join([*PLAIN, "PromptPG"]))
-    best_plain, own = (
-        statistics.mean(best(cells, key[:3], row, PAPER["dur-1"].value))
-        for row in (plain, replace(plain, ranker="DUR"))
-    )
-    return [own - best_plain]
+def above(cells: Cells, model: str) -> Iterator[str]:
+    """Lines of what DUR is above the best of the baselines of each data set: the paper's, and with
+    the nearest neighbours, which it does not have."""
+    sets = [key[:3] for key in cells if key[0] == model and key[3] == "DUR"]
+    if len(sets) < 2:
+        return
+    paper = [row.ranker for row in BASELINES]
+    for others, which in ((paper, "the paper's"), ([*paper, "nearest"], "these and the nearest")):
+        pairs = [
+            [chosen(cells, one, Row("", "", name)) for name in ("DUR", ",".join(others))]
+            for one in sets
+        ]
+        means = [
+            [statistics.mean(cell["scores"]["accuracy"] for cell in some) for some in pair]
+            for pair in pairs
+        ]
+        each = [own - other for own, other in means]
+        told = ", ".join(f"{one[1]} {value:+.3f}" for one, value in zip(sets, each, strict=True))
+        yield f"\n{short(model)}, DUR over the best baseline of each set, of {which}:"
+        if all(alike(*pair) for pair in pairs):
+            columns = ([by_question(some) for some in side] for side in zip(*pairs, strict=True))
+            yield f"{told}; mean {bootstrap_interval(gains(*columns)).signed} by question"
+        else:  # the sets are all there is to tell chance by
+            mean = statistics.mean(each)
+            low, high = t.interval(0.95, len(each) - 1, mean, sem(each))
+            yield f"{told}; mean {mean:+.3f} ({low:+.3f} to {high:+.3f}) by the t of the sets"
+
+
+def prompts(cells: Cells, model: str) -> Iterator[str]:
+    """Lines of how many prompts a preset's training sent, the choice at its end among them."""
+    for name in PRESETS:
+        ratios = []
+        for key, members in cells.items():
+            fixed = cells.get((*key[:3], "PromptPG"))
+            if key[0] == model and key[3] == name and fixed:
+                own, other = (
+                    statistics.mean(cell["calls"] for cell in some) for some in (members, fixed)
+                )
+                ratios.append(f"{key[1]} {own / other:.2f}")
+        if ratios and name == PRESETS[0]:
+            yield f"\n{short(model)}, prompts that training sent, times PromptPG's:"
+        if ratios:
+            yield f"{name:<11} {', '.join(ratios)}"
 
 
 def over_rivals(cells: Cells, model: str) -> Iterator[str]:
-    """Lines of the rankers that answered on all of the model's sets: the mean over these, and what
-    it is above that of others, resampling the questions of all sets."""
+    """Lines of the rankers that answered on all of the model's sets, and on those with options:
+    the mean over these, and what it is above that of others, resampling their questions."""
     sets = [*dict.fromkeys(key[:3] for key in cells if key[0] == model)]
-    names = dict.fromkeys(key[3] for key in cells if key[0] == model)
-    rights = {name: [by_question(cells.get((*one, name), [])) for one in sets] for name in names}
+    choice = [one for one in sets if one[1] in CHOICE]
+    yield from _over_rivals(cells, sets, f"mean of {len(sets)} sets")
+    if len(choice) < len(sets):
+        named = ", ".join(one[1] for one in choice)
+        yield from _over_rivals(cells, choice, f"mean of the sets with options ({named})")
+
+
+def _over_rivals(cells: Cells, sets: Sequence[tuple], which: str) -> Iterator[str]:
+    names = dict.fromkeys(key[3] for key in cells if key[:3] in sets)
+    members = {name: [cells.get((*one, name), []) for one in sets] for name in names}
+    rights = {name: [*map(by_question, columns)] for name, columns in members.items()}
     whole = {name: columns for name, columns in rights.items() if all(columns)}
     rivals = [name for name in RIVALS if name in whole]
     if len(sets) < 2 or not rivals:
         return
-    yield f"\n{short(model)}, mean of {len(sets)} sets, and over others (95 %, by question)"
+    yield f"\n{short(sets[0][0])}, {which}, and over others (95 %, by question)"
     yield f"{'':<17}{'accuracy':>9}{''.join(f'{rival:>27}' for rival in rivals)}"
     for name, columns in whole.items():
-        line = f"{name:<17}{statistics.mean(map(statistics.mean, columns)):>9.3f}"
+        said = marked(name, [cell for some in members[name] for cell in some])
+        line = f"{said:<17}{statistics.mean(map(statistics.mean, columns)):>9.3f}"
         for rival in rivals:
             gained = bootstrap_interval(gains(columns, whole[rival])).signed
-            line += f"{'' if name == rival else gained:>27}"
+            line += f"{'' if name == rival or said != name else gained:>27}"
         yield line.rstrip()
 
 
@@ -583,16 +684,20 @@ def by_question(members: Sequence[dict]) -> list[float]:
     return [statistics.mean(some) for some in zip(*rights, strict=True)] if all(rights) else []
 
 
-def figures(members: Sequence[dict]) -> Iterator[str]:
-    """The figures of a line: of a ranker over its seeds; empty where there are none."""
+def figures(members: Sequence[dict], gained: str) -> Iterator[str]:
+    """The figures of a line: of a ranker over its seeds, and what it gained over BM25; empty where
+    there are none."""
     each = [member["scores"] for member in members]
     calibrated = [member["calibrated"]["accuracy"] for member in members]
     first = [member["shots_by_epoch"][0] for member in members if member.get("shots_by_epoch")]
     columns = [[one[name] for one in each] for name in ("accuracy", "macro_f1", "p_gold", "hard")]
-    for values, wide in zip((*columns, calibrated, first), COLUMNS.values(), strict=True):
+    told = [gained]
+    for values in (*columns, calibrated, first):
         known = [value for value in values if value is not None]
-        shown = f"{statistics.mean(known):{'.0%' if values is first else '.3f'}}" if known else ""
-        yield f"{shown:>{wide}}"
+        form = ".0%" if values is first else ".3f"
+        told.append(f"{statistics.mean(known):{form}}" if known else "")
+    told[:2] = told[1::-1]  # the accuracy is first
+    yield from (f"{one:>{wide}}" for one, wide in zip(told, COLUMNS.values(), strict=True))
     yield f"{'/'.join(str(m['answer_shots']) for m in members if 'answer_shots' in m):>7}"
     by_seed = " / ".join(f"{value:.3f}" for value in columns[0])
     yield f"  {by_seed}" if len(each) > 1 else ""

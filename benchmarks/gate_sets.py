@@ -63,6 +63,7 @@ SHARES = (0.2, 0.4, 0.6, 0.8)
 SIZES = (100, 400)
 EQ_2: dict[str, dict[str, Any]] = {
     "eq. 2": {},
+    "eq. 2, opposed largest": {"opposed": "largest"},
     "eq. 2, chrF for METEOR": {"quality": "chrf"},
     "eq. 2, 1-TER for METEOR": {"quality": "ter"},
     "eq. 2, no statistics": {"statistics": False},
@@ -268,28 +269,28 @@ def report(name: str, train: list[dict], test: list[dict]) -> None:
             f"{gated.mean():.3f}, {less.value:+.3f} ({less.low:+.3f} to {less.high:+.3f})"
         )
         if gate == "gate, labels":
-            drafts = [Evidence(row["question"], draft_of(row)) for row in test]
-            for signal in ("mean_logprob", "product", "least_probability"):
-                scores[signal] = np.array([SIGNALS[signal].read(one, None) for one in drafts])
+            scores |= plain_signals(test)
     if all("agreement" in row for row in test):
         scores |= with_reference(test, EQ_2)
     scores |= {"wrong drafts known": fails, "perfect": gain}
     for row, found in scores.items():
         print(line(row, found, fails, gain, right, mended))
     if "eq. 2" in scores:
-        products = [row["agreement"] for row in test]
-        by = [spearmanr(scores["eq. 2"], part)[0] for part in (scores["its numerator"], products)]
-        print(f"eq. 2: rank correlation with its numerator {by[0]:+.3f}, gradients {by[1]:+.3f}")
-        print(largest(scores["eq. 2"], scores["its numerator"]))
+        told(test, scores, fails)
     rows = train + test
     all_right, all_mended = (
         np.array([row["right"][key] for row in rows], float) for key in ("draft", "answer")
     )
-    over_all = {"gate, cross-validated *": np.array([row["cross-validated"] for row in rows])}
+    gate = np.array([row["cross-validated"] for row in rows])
+    over_all = {"gate, cross-validated": gate, **plain_signals(rows)}
     parts = {n: EQ_2[n] for n in ("eq. 2, no semantics", "its numerator")}
-    over_all |= {f"{name} *": found for name, found in with_reference(rows, parts).items()}
+    over_all |= with_reference(rows, parts)
+    all_gain = all_mended - all_right
     for row, found in over_all.items():
-        print(line(row, found, 1 - all_right, all_mended - all_right, all_right, all_mended))
+        print(line(f"{row} *", found, 1 - all_right, all_gain, all_right, all_mended))
+    for signal in plain_signals(rows):
+        more = difference(_area, gate, over_all[signal], all_gain)
+        print(f"area of the gate, cross-validated *, over that of {signal} *: {more}")
     probable = np.array([mean_probability(draft_of(row)) for row in rows])
     print(
         f"* over all {len(rows)}: never {all_right.mean():.3f}, "
@@ -297,6 +298,41 @@ def report(name: str, train: list[dict], test: list[dict]) -> None:
         f"{probable[all_right == 0].mean():.3f}, of right ones "
         f"{probable[all_right == 1].mean():.3f}"
     )
+
+
+def plain_signals(rows: Sequence[dict[str, Any]]) -> dict[str, np.ndarray]:
+    drafts = [Evidence(row["question"], draft_of(row)) for row in rows]
+    names = ("mean_logprob", "product", "least_probability")
+    return {n: np.array([SIGNALS[n].read(one, None) for one in drafts]) for n in names}
+
+
+def difference(statistic: Any, scores: Any, others: Any, outcomes: Any) -> str:
+    """What a statistic of scores is above that of others, paired over the questions."""
+    found = bootstrap_interval(
+        scores, others, outcomes, statistic=lambda a, b, y: statistic(a, y) - statistic(b, y)
+    )
+    return f"{found.value:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
+
+
+def told(rows: Sequence[dict[str, Any]], scores: dict[str, np.ndarray], fails: np.ndarray) -> None:
+    """What eq. 2 goes by: its parts, the questions whose gradient pulls against the mean, and how
+    far its readings are apart."""
+    whole, numerator = scores["eq. 2"], scores["its numerator"]
+    products = np.array([row["agreement"] for row in rows])
+    by = [spearmanr(whole, part)[0] for part in (numerator, products)]
+    print(f"eq. 2: rank correlation with its numerator {by[0]:+.3f}, gradients {by[1]:+.3f}")
+    print(largest(whole, numerator))
+    opposed, wrong = products < 0, fails == 1
+    print(
+        f"opposed are {opposed.mean():.1%}, of which {1 - fails[opposed].mean():.0%} are right; "
+        f"numerator of wrong drafts {numerator[wrong].mean():.3f}, "
+        f"of right ones {numerator[~wrong].mean():.3f}"
+    )
+    for other in (name for name in EQ_2 if name != "eq. 2"):
+        print(f"AUROC of eq. 2 over {other}: {difference(auroc, whole, scores[other], fails)}")
+    alike = products > 0
+    some = [auroc(scores[n][alike], fails[alike]) for n in ("eq. 2", "eq. 2, no semantics")]
+    print("AUROC where the product is above 0: eq. 2 {:.3f}, no semantics {:.3f}".format(*some))
 
 
 def largest(whole: np.ndarray, numerator: np.ndarray) -> str:

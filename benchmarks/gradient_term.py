@@ -1,6 +1,7 @@
 """The gradient term in batched forward mode beside backward loops, in one run.
 
     LTRAG_DATA=/path/to/data python benchmarks/gradient_term.py [questions=64] [rounds=5] [threads]
+    LTRAG_DATA=/path/to/data python benchmarks/gradient_term.py 16 1 1 FILE.gguf
 
 Questions and first gold answers of nq_open's training file, the embedded model, 2 threads unless
 named. The loops take one question at a time, call `loss.backward()`, and hold the gradient of the
@@ -12,7 +13,9 @@ last four layers' feed-forward matrices against the same direction:
 
 `ghost` is one backward pass a batch, the products read off each matrix's inputs and output
 gradients. The methods take turns; times are medians over the rounds. "float64" is the lean loop
-with the model in float64: it tells whose rounding a difference between two methods is.
+with the model in float64: it tells whose rounding a difference between two methods is. The last
+block is what a gate pays at work: the term of a draft beside that draft, one question at a time and
+16 at once. Of another model that block alone is measured.
 """
 
 import json
@@ -27,8 +30,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from distractors import model as load
 from torch import Tensor, nn
 
+from ltrag_plugins.flow import World, run_many
+from ltrag_plugins.gece import GECESettings
+from ltrag_plugins.gece.signals import drafting, with_gradient_term
 from ltrag_plugins.llm.base import Direction
 from ltrag_plugins.llm.embedded import embedded
 from ltrag_plugins.llm.gradients import (
@@ -44,10 +51,17 @@ BATCH = 32
 MEGABYTE = 2**20
 
 
-def main(questions: int = 64, rounds: int = 5, threads: int = 2) -> None:
+def main(questions: int = 64, rounds: int = 5, threads: int = 2, *, other: str = "") -> None:
     torch.set_num_threads(threads)
+    rows = real_questions(questions)
+    if other:
+        llm = load(other, dtype="float32")
+        pairs = tokens(llm, rows, "chat template")
+        batches = [batch_of(pairs[i : i + 8]) for i in range(0, len(pairs), 8)]
+        at_work(llm, [question for question, _ in rows], mean_gradient(llm.model, batches))
+        return
     llm = embedded()
-    model, rows = llm.model, real_questions(questions)
+    model = llm.model
     for kind in ("chat template", "plain prompt"):
         pairs = tokens(llm, rows, kind)
         batches = [batch_of(pairs[i : i + BATCH]) for i in range(0, len(pairs), BATCH)]
@@ -66,7 +80,23 @@ def main(questions: int = 64, rounds: int = 5, threads: int = 2) -> None:
             "all weights": lambda p=pairs, m=mean: loop(model, p, m, every_weight=True),
         }
         compare(methods, rounds, float64_loop(model, pairs, mean))
+    at_work(llm, [question for question, _ in rows], mean)
     memory(mean)
+
+
+def at_work(llm: TransformersLLM, questions: list[str], along: Direction) -> None:
+    world, settings = World(llm=llm), GECESettings()
+    for size in (1, 16):
+        drafts, terms = list[float](), list[float]()
+        for i in range(0, len(questions), size):
+            start = time.perf_counter()
+            some = run_many([drafting(q, settings) for q in questions[i : i + size]], world)
+            drafts.append(time.perf_counter() - start)
+            run_many([with_gradient_term(one, settings, along) for one in some], world)
+            terms.append(time.perf_counter() - start - drafts[-1])
+        low, middle, high = np.quantile(np.divide(terms, drafts), (0.25, 0.5, 0.75))
+        told = f"{middle:.2f} times the draft (a half of the calls {low:.2f} to {high:.2f})"
+        print(f"\nat work, {size} at once: the term takes {told}")
 
 
 def compare(methods: dict[str, Callable[[], list[float]]], rounds: int, exact: list[float]) -> None:
@@ -253,4 +283,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--memory"]:
         measure_memory(int(sys.argv[2]), sys.argv[3])
     else:
-        main(*(int(argument) for argument in sys.argv[1:]))
+        main(*map(int, sys.argv[1:4]), other="".join(sys.argv[4:5]))

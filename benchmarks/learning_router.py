@@ -153,7 +153,7 @@ def orders_report(row: Row) -> None:
         f"EM always {row['always']:.3f}, never {row['never']:.3f}; orders with an alarm: {alarms}"
     )
     print(f"{'after':>6}{'EM':>8}{'retrieved':>11}{'gates at work':>15}{'audits':>8}"
-          f"{'estimate':>10}{'truth':>8}{'covered':>9}")  # fmt: skip
+          f"{'estimate':>10}{'truth':>8}{'off by':>8}{'width':>7}{'covered':>9}")  # fmt: skip
     for count in dict.fromkeys(look["after"] for look in row["looks"]):
         some = [look for look in row["looks"] if look["after"] == count]
         judged = [
@@ -163,12 +163,14 @@ def orders_report(row: Row) -> None:
         ]
         covered = [low <= truth <= high for (_, low, high), truth in judged]
         mean = np.mean([(look["em"], look["retrieved"] / count) for look in some], axis=0)
-        estimate = np.mean([(a[0], t) for a, t in judged], axis=0) if judged else [np.nan] * 2
+        each = [(a[0], t, abs(a[0] - t), a[2] - a[1]) for a, t in judged] or [[np.nan] * 4]
+        estimate, truth, off, width = np.mean(each, axis=0)
         working = sum(look["at work"] for look in some)
         audits = np.mean([look["audits"] for look in some])
         print(
             f"{count:>6}{mean[0]:>8.3f}{mean[1]:>11.1%}{working:>15}{audits:>8.1f}"
-            f"{estimate[0]:>10.3f}{estimate[1]:>8.3f}{sum(covered):>5} of {len(covered)}"
+            f"{estimate:>10.3f}{truth:>8.3f}{off:>8.3f}{width:>7.2f}"
+            f"{sum(covered):>5} of {len(covered)}"
         )
 
 

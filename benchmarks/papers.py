@@ -60,6 +60,7 @@ from ltrag_plugins.sgic import (
     analyse,
     calibrate,
     r_at_k,
+    sampled,
     steps_of,
 )
 from ltrag_plugins.sgic.analysis import from_record
@@ -201,6 +202,25 @@ def _knowing(question: Question, settings: SGICMethodSettings, _: None) -> Flow[
     return SGICAnswer(answer.text, answer.uncertainty, tuple(found), trace, answer)
 
 
+@dataclass(frozen=True, slots=True)
+class SamplesSettings(SGICMethodSettings):
+    """As SGIC asks first, several times."""
+
+    samples: Count = 5
+    """K (paper: as many as rounds)."""
+    seed: Whole = 0
+    """Of the first sample; the others count on from it."""
+
+
+def _samples(question: Question, settings: SamplesSettings, _: None) -> Flow[Answer]:
+    """The least uncertain of K samples of SGIC's own first prompt (section 5.2)."""
+    [found] = yield from fetch(question.text, k=settings.k)
+    loop = replace(settings.loop, seed=settings.seed * settings.samples)  # nothing is drawn twice
+    answer = yield from sampled(question.text, found, settings.samples, loop)
+    trace = tuple(one.generation for one in answer.trace)
+    return Answer(answer.text, answer.uncertainty, tuple(found), trace)
+
+
 _REASONING = (
     "Solve the problem step by step, one short step on each line. Write the final number alone on "
     "the last line, after ####.\nProblem: {question}\nSolution:\n"
@@ -237,6 +257,15 @@ def last_number(text: str) -> str:
 
 OURS = {
     "sgic": replace(METHODS["sgic"], answer=_knowing),
+    "sgic-samples": Method(
+        name="sgic-samples",
+        summary="several sampled answers to SGIC's first prompt; the least uncertain one wins",
+        source="Chen et al. (SGIC), section 5.2",
+        settings=SamplesSettings,
+        answer=_samples,
+        most_calls=lambda settings: settings.samples,
+        needs=METHODS["sgic"].needs,
+    ),
     "sgic-steps": Method(
         name="sgic-steps",
         summary="reasons step by step, and calibrates the answer with the steps as documents",

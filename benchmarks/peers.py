@@ -50,7 +50,11 @@ from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.methods.method import ReadingSettings
 from ltrag_plugins.methods.skr import METHOD as SKR
 from ltrag_plugins.metrics.answer import is_right
-from ltrag_plugins.metrics.calibration import Interval, auroc, bootstrap_interval
+from ltrag_plugins.metrics.calibration import (
+    auroc,
+    bootstrap_interval,
+    paired_bootstrap,
+)
 from ltrag_plugins.prompts.templates import beginning, direct_prompt
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Generation, Question
@@ -59,7 +63,8 @@ from ltrag_plugins.uncertainty import estimate, mean_logprob
 RECORDS = FOLDER / "peers.jsonl.gz"
 READ = 3  # passages
 RESAMPLES = 500
-PLAIN = "mean log-probability"
+PLAIN, GATE = "mean log-probability", "fitted gate, by labels"
+SAMPLED = ("eigen_score", "ln_entropy")  # of the 20 samples that SeaKR drew
 Row = dict[str, Any]
 
 
@@ -175,9 +180,8 @@ def recorded(options: argparse.Namespace) -> None:
                 question = Question(line["question"], tuple(line["answers"]), line["id"])
                 row = question_row(question, Generation(line["no_retrieval"] or ""))
                 row |= reading_row(row, Generation(line["one_retrieval_bm25_15"] or ""))
-                rows.append(
-                    row | {"log_perplexity": math.log(signals["perplexity"]), "samples": []}
-                )
+                row |= {"log_perplexity": math.log(signals["perplexity"]), "samples": []}
+                rows.append(row | {name: signals[name] for name in SAMPLED})
     about = {"model": "Llama-3.1-8B-Instruct, recorded", "rankers": {}}
     write(options.folder / "asked.jsonl", [about, *folded(rows)])
 
@@ -216,20 +220,27 @@ def ours(options: argparse.Namespace) -> None:
     encoder, fold = embedded_encoder(), bits(rows, "fold")
     lines = [*of_tokens(rows, fold), *of_gate(rows, fold, encoder)]
     if "reading" in rows[0]:
-        known = {line["name"]: line for line in lines if line["part"] == "direct"}
-        lines.append(known[PLAIN] | {"part": "gate"})
+        alone = (PLAIN, *map(seakr, SAMPLED))
+        known = [line for line in lines if line["part"] == "direct" and line["name"] in alone]
+        lines += [line | {"part": "gate"} for line in known]
         lines.append(measure(rows, "SKR", *skr(rows, encoder), part="gate", decides=True))
     about = {"by": "ltrag-plugins", "version": version("ltrag-plugins"), "licence": "Apache-2.0"}
     write(options.folder / "ltrag-plugins.jsonl", [about | line for line in lines])
+
+
+def seakr(name: str) -> str:
+    return f"{name} of SeaKR's samples"
 
 
 def of_tokens(rows: list[Row], fold: np.ndarray) -> list[Row]:
     """Signals of token probabilities and samples, and SGIC's P(wrong)."""
     lines = list[Row]()
     if "log_perplexity" in rows[0]:
-        lines.append(
-            measure(rows, PLAIN, [row["log_perplexity"] for row in rows], 0.0, part="direct")
-        )
+        recorded = {"log_perplexity": PLAIN} | {name: seakr(name) for name in SAMPLED}
+        lines += [
+            measure(rows, name, [row[key] for row in rows], 0.0, part="direct")
+            for key, name in recorded.items()
+        ]
     signals: dict[str, Callable[[Generation], float]] = {
         PLAIN: lambda reply: -mean_logprob(reply),
         "product": partial(estimate, estimator="product"),
@@ -349,22 +360,25 @@ def kept(about: Row, rows: list[Row], measures: list[Row]) -> list[Row]:
     return lines
 
 
-def difference(one: np.ndarray, other: np.ndarray, wrong: np.ndarray) -> Interval:
-    """What the AUROC of one is above the other's, on the same resamples of the questions."""
+def difference(
+    one: np.ndarray, other: np.ndarray, outcomes: np.ndarray, of: Callable[..., float] = auroc
+) -> str:
+    """What the AUROC (or area) of one is above the other's, on the same resamples of the
+    questions."""
+    if one is other:
+        return "-"
 
-    def above(a: np.ndarray, b: np.ndarray, outcomes: np.ndarray) -> float:
-        return auroc(a, outcomes) - auroc(b, outcomes)
+    def above(a: np.ndarray, b: np.ndarray, each: np.ndarray) -> float:
+        return of(a, each) - of(b, each)
 
-    return bootstrap_interval(one, other, wrong, statistic=above, resamples=RESAMPLES)
+    found = bootstrap_interval(one, other, outcomes, statistic=above, resamples=RESAMPLES)
+    return found.signed
 
 
-def least_rate(scores: np.ndarray, direct: np.ndarray, reading: np.ndarray) -> float:
-    """The least share of questions to retrieve for, those of the largest scores, at which as many
-    answers are right as with all; equal scores stay together."""
-    order = np.argsort(-scores, kind="stable")
-    right = direct.sum() + np.append(0, np.cumsum((reading - direct)[order]))
-    ends = np.append(0, 1 + np.flatnonzero(np.append(np.diff(scores[order]) != 0, True)))
-    return float(ends[right[ends] >= reading.sum()][0] / len(scores))
+def scored(some: list[Row]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    """The scores of each line; and by name, the last of each."""
+    scores = [np.array(line["scores"], dtype=float) for line in some]
+    return scores, {line["name"]: each for line, each in zip(some, scores, strict=True)}
 
 
 def ndcg(order: Sequence[int], gold: int) -> float:
@@ -375,32 +389,38 @@ def ndcg(order: Sequence[int], gold: int) -> float:
 
 def answers_table(title: str, some: list[Row], wrong: np.ndarray, samples_ms: float) -> None:
     """AUROC of "the answer is wrong", and what it takes beyond the answer itself."""
-    base = next(np.array(line["scores"]) for line in some if line["name"] == PLAIN)
-    cells = []
-    for line in some:
-        scores = np.array(line["scores"])
+    each, known = scored(some)
+    cells, gate = [], known.get(GATE, known[PLAIN])
+    for line, scores in zip(some, each, strict=True):
         area = bootstrap_interval(scores, wrong, statistic=auroc, resamples=RESAMPLES)
-        above = "-" if line["name"] == PLAIN else difference(scores, base, wrong).signed
+        above, below = difference(scores, known[PLAIN], wrong), difference(gate, scores, wrong)
         spent = f"{line['ms'] + samples_ms * line.get('samples', False):.2f}"
-        cells.append((line["by"], line["name"], str(area), above, spent))
+        cells.append((line["by"], line["name"], str(area), above, below, spent))
     title = f"{title}, {len(wrong) - wrong.sum()} of {len(wrong)} right"
-    print_table(title, ["AUROC of wrong", f"over {PLAIN}", "ms"], cells)
+    print_table(title, ["AUROC of wrong", f"over {PLAIN}", "the gate over it", "ms"], cells)
 
 
 def gates_table(rows: list[Row], some: list[Row]) -> None:
-    """Accuracy above a lottery, mean over all rates, and what it takes to be as good as always."""
+    """Accuracy above a lottery, mean over all rates; what comes of a choice that is its own, beside
+    the gate's for as many questions; calls of the model."""
     direct, reading, cells = 1 - bits(rows, "wrong"), 1 - bits(rows, "reading_wrong"), []
-    best = {"by": "best possible", "name": "", "scores": reading - direct, "ms": 0.0}
-    for line in [*some, best]:
-        scores, own = np.array(line["scores"], dtype=float), "-"
-        gain = (reading - direct).astype(float)
+    gain = (reading - direct).astype(float)
+    some = [*some, {"by": "best possible", "name": "", "scores": gain, "ms": 0.0}]
+    each, known = scored(some)
+    first = np.argsort(np.argsort(-known[GATE], kind="stable"))
+    for line, scores in zip(some, each, strict=True):
         area = bootstrap_interval(scores, gain, statistic=_area, resamples=RESAMPLES)
+        over, own, there, calls = difference(known[GATE], scores, gain, _area), "-", "-", "1 + rate"
         if line.get("decides"):
-            own = f"{np.where(scores > 0, reading, direct).mean():.3f} at {scores.mean():.0%}"
-        rate = f"{least_rate(scores, direct, reading):.0%}"
-        cells.append((line["by"], line["name"], area.signed, rate, own, f"{line['ms']:.2f}"))
+            right = np.where(scores > 0, reading, direct)
+            own, calls = f"{right.mean():.3f} at {np.mean(scores > 0):.0%}", "1"
+            gated = np.where(first < (scores > 0).sum(), reading, direct)
+            there = paired_bootstrap(gated, right, resamples=RESAMPLES).signed
+        row = (line["by"], line["name"], area.signed, over, own, there, calls)
+        cells.append((*row, f"{line['ms']:.2f}"))
     title = f"whether to retrieve: never {direct.mean():.3f}, always {reading.mean():.3f} right"
-    print_table(title, ["area above a lottery", "as always at", "decides", "ms"], cells)
+    heads = ["area above a lottery", "the gate over it", "decides", "the gate there over it"]
+    print_table(title, [*heads, "calls", "ms"], cells)
 
 
 def rankers_table(rows: list[Row], spent: dict[str, float]) -> None:

@@ -235,7 +235,7 @@ def curve() -> Picture:
     from recorded_outcomes import outcomes, records, table
 
     from ltrag_plugins.gece import GECESettings
-    from ltrag_plugins.gece.fit import _area, _cross_validated, _more_area
+    from ltrag_plugins.gece.fit import _area, _cross_validated, higher
     from ltrag_plugins.llm.embedded import embedded_encoder
 
     rows = [row for split in ("train", "dev_test") for row in records(split)]
@@ -243,7 +243,7 @@ def curve() -> Picture:
     settings = GECESettings()
     failure, gain = _cross_validated(columns, labels, names, settings)
     assert gain is not None
-    chosen = gain if _more_area(gain, failure, labels.gain, settings.seed) else failure
+    chosen = gain if higher(_area, gain, failure, labels.gain, settings.seed) else failure
     count, never = len(rows), 1 - labels.fails.mean()
 
     rng, above = np.random.default_rng(0), partial(above_chance, rates=RATES)

@@ -16,7 +16,7 @@ import gzip
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,7 @@ from ltrag_plugins.gece.signals import Features, available_signals, features
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.embedded import embedded_encoder
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.metrics.answer import normalized_exact_match
+from ltrag_plugins.metrics.answer import contains, f1, normalized_exact_match
 from ltrag_plugins.metrics.calibration import (
     auroc,
     bootstrap_interval,
@@ -40,8 +40,10 @@ from ltrag_plugins.metrics.calibration import (
 from ltrag_plugins.types import Generation
 
 DRAWS = 3
-Answers = Mapping[str, np.ndarray]
-"""Of each way, which answers are right, 1 or 0."""
+Answers = Mapping[str, Sequence[np.ndarray]]
+"""Of each metric or way, how right the answers without retrieval are, then those with it; these
+are what others are held against, if no third is named."""
+OTHERS = {"contains": contains, "F1": f1}
 RATES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8)
 
 
@@ -111,7 +113,21 @@ def known(some: list[Outcome], scores: Mapping[str, Iterable[float]]) -> Row:
     }
 
 
-def report(title: str, row: Row) -> None:
+def others(rows: list[dict]) -> Row:
+    """By each other metric how right the answers are without retrieval, then with one."""
+    ways = ("no_retrieval", "one_retrieval_bm25_15")
+    return {
+        name: [[round(of(r[way] or "", r["answers"]), 4) for r in rows] for way in ways]
+        for name, of in OTHERS.items()
+    }
+
+
+def by_metric(row: Row) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    pairs = {"EM": (row["right"], row["mended"]), **row["others"]}
+    return {name: (np.array(never), np.array(always)) for name, (never, always) in pairs.items()}
+
+
+def report(title: str, row: Row, answers: Answers) -> None:
     """Print what was kept of `dev_test`."""
     right, mended = (np.array(row[key], dtype=bool) for key in ("right", "mended"))
     fails, scores = 1 - right.astype(int), {n: np.array(v) for n, v in row["scores"].items()}
@@ -135,13 +151,21 @@ def report(title: str, row: Row) -> None:
     lottery = [(1 - r) * right.mean() + r * mended.mean() for r in RATES]
     print(f"{'random (expected)':<24}" + " ".join(f"{value:.4f}" for value in lottery))
     chosen = np.array(row["chosen"], dtype=bool)
-    gate_right = np.where(chosen, mended, right)
-    versus = paired_bootstrap(gate_right, mended)
-    print(
-        f"the gate as fitted for 25 %: retrieves {chosen.mean():.1%}, EM {gate_right.mean():.4f}; "
-        f"minus always {versus.value:+.4f} "
-        f"({versus.low:+.4f} to {versus.high:+.4f})"
-    )
+    behind(f"the gate as fitted for 25 %: retrieves {chosen.mean():.1%}", chosen, answers)
+
+
+def behind(title: str, chosen: np.ndarray, answers: Answers) -> None:
+    """Print how right the answers behind a choice are, beside always, never and as many by lot."""
+    heads = "".join(f"{f'minus {other}':>28}" for other in ("always", "never", "a lottery"))
+    print(f"{title}\n{'':<10}{'never':>7}{'always':>8}{'gate':>7}{heads}")
+    for name, (never, always) in answers.items():
+        gated, share = np.where(chosen, always, never), chosen.mean()
+        lottery = (1 - share) * never + share * always
+        found = [paired_bootstrap(gated, other) for other in (always, never, lottery)]
+        print(
+            f"{name:<10}{never.mean():>7.3f}{always.mean():>8.3f}{gated.mean():>7.3f}"
+            + "".join(f"{x.value:>+10.4f} ({x.low:+.4f}, {x.high:+.4f})" for x in found)
+        )
 
 
 def at_rates(values: np.ndarray, right: np.ndarray, mended: np.ndarray) -> str:
@@ -162,7 +186,18 @@ def cross_validated(rows: list[dict], recorded: list[Outcome], folds: int) -> Ro
     scores = {"failure": failure, "gain": gain}
     ircot = [int(normalized_exact_match(r["ircot_bm25_6"] or "", r["answers"])) for r in rows]
     sets = [row["dataset"] for row in rows]
-    return {"folds": folds, "sets": sets, "ircot": ircot, **known(recorded, scores)}
+    kept = {"folds": folds, "sets": sets, "ircot": ircot, "others": others(rows)}
+    return kept | {"alone": sampled(rows)} | known(recorded, scores)
+
+
+def sampled(rows: list[dict]) -> Row:
+    """What SeaKR recorded of 20 samples to each question, where there are any."""
+    if not all(row.get("seakr_direct") for row in rows):
+        return {}
+    return {
+        name: [float(f"{row['seakr_direct'][name]:.6g}") for row in rows]
+        for name in ("eigen_score", "ln_entropy")
+    }
 
 
 def areas(title: str, row: Row) -> None:
@@ -192,20 +227,45 @@ def areas(title: str, row: Row) -> None:
     print(f"{'EM at retrieval rate':<24}" + " ".join(f"{r:>6.0%}" for r in RATES))
     for name, values in scores.items():
         print(f"{name:<24}" + at_rates(values, right.astype(bool), mended.astype(bool)))
-    fifth(sets, scores["gain"], right, {"one retrieval": mended, "IRCoT": np.array(row["ircot"])})
+    ircot, answers = np.array(row["ircot"]), by_metric(row)
+    fifth(sets, scores["gain"], {"one retrieval": (right, mended), "IRCoT": (right, ircot)})
+    more = {name: answers[name] for name in OTHERS}
+    fifth(sets, scores["gain"], {**more, "EM, over never": (right, mended, right)})
+    behind("30% retrieve, by gain", most(scores["gain"], 0.3), answers)
+    for name in OTHERS:
+        change = answers[name][1] - answers[name][0]
+        found = (
+            f"{way} {bootstrap_interval(one, change, statistic=_area, resamples=1000).signed}"
+            for way, one in scores.items()
+        )
+        print(f"area in {name}: {', '.join(found)}")
+    for name, values in row["alone"].items():
+        one = np.array(values)
+        area = bootstrap_interval(one, gain, statistic=_area, resamples=1000)
+        above = bootstrap_interval(scores["failure"], one, gain, statistic=_over, resamples=1000)
+        print(
+            f"{name} alone: AUROC {auroc(one, fails):.3f}, area {area.signed}; "
+            f"failure above it {above.signed}"
+        )
 
 
-def fifth(sets: np.ndarray, gain: np.ndarray, right: np.ndarray, ways: Answers) -> None:
-    """Print what ways to retrieve have where a fifth of the questions does, beside all."""
+def _over(one: np.ndarray, other: np.ndarray, gain: np.ndarray) -> float:
+    return _area(one, gain) - _area(other, gain)
+
+
+def fifth(sets: np.ndarray, gain: np.ndarray, ways: Answers) -> None:
+    """Print what ways to retrieve, or metrics, have where a fifth of the questions does, beside
+    all."""
     print(f"{'20% retrieve, by gain':<26}" + "".join(f"{way:<40}" for way in ways).rstrip())
     for name in ("all", *dict.fromkeys(sets.tolist())):
         some = np.flatnonzero((sets == name) | (name == "all"))
         chosen, cells = most(gain[some], 0.2), list[str]()
-        for answers in ways.values():
-            behind = np.where(chosen, answers[some], right[some])
-            above = paired_bootstrap(behind, answers[some], resamples=1000)
+        for found in ways.values():
+            never, always, *_ = each = [one[some] for one in found]
+            gated, other = np.where(chosen, always, never), each[-1]
+            above = paired_bootstrap(gated, other, resamples=1000)
             cells.append(
-                f"{answers[some].mean():.3f} to {behind.mean():.3f}, {above.value:+.3f} "
+                f"{other.mean():.3f} to {gated.mean():.3f}, {above.value:+.3f} "
                 f"({above.low:+.3f}, {above.high:+.3f})"
             )
         print(f"{f'{name} ({len(some)})':<26}" + "".join(f"{cell:<40}" for cell in cells).rstrip())
@@ -283,7 +343,9 @@ def main() -> None:
             labels_report(row["title"], row["labels"])
         if not options.labels and row["kind"] == "gates":
             if "judged" in row:
-                report(row["title"], row["judged"])
+                count, answers = len(row["judged"]["right"]), by_metric(row["all"])
+                own = {name: (a[-count:], b[-count:]) for name, (a, b) in answers.items()}
+                report(row["title"], row["judged"], own)
             areas(row["title"], row["all"])
 
 

@@ -1,8 +1,9 @@
 """Runs of `sgic_loop.py --out` over the same questions: is one better, and at what cost?
 
-For every row that both files have: EM of both, the difference, B minus A, with the interval of a
-paired bootstrap over the questions, and the calls, tokens and milliseconds of both, where known.
-With `--rows A/B` one row is held against another; with one file every row against the first.
+For every row that both files have: EM of both, the difference, B minus A, in EM, F1 and "contains",
+with the intervals of a paired bootstrap over the questions, and the calls, tokens and milliseconds
+of both, where known. With `--rows A/B` one row is held against another; with one file every row
+against the first. Where one has fewer questions than the other, these are compared.
 `--type` takes the questions of one type alone, where the data set tells types. Usage:
 
     python benchmarks/sgic_compare.py RUN.jsonl --type bridge
@@ -39,6 +40,11 @@ class Row:
     """Of the model; None where no answer cache measured it."""
     type: str = ""
     """The question's, where its data set tells types."""
+    contains: float | None = None
+    """None where it says nothing of answers, as of numbers."""
+
+
+METRICS = {"em": "EM", "f1": "F1", "contains": "contains"}
 
 
 def write(rows: Iterable[Row], path: Path) -> None:
@@ -61,20 +67,28 @@ def read(path: Path, type: str | None = None) -> dict[str, dict[str, Row]]:
     return found
 
 
-def gain(a: dict[str, Row], b: dict[str, Row]) -> Interval:
-    """Mean EM of b minus that of a, question by question.
+def gain(a: dict[str, Row], b: dict[str, Row], metric: str = "em") -> Interval:
+    """Mean quality of b minus that of a, question by question.
 
     Raises:
         SystemExit: they are of other questions.
     """
     if a.keys() != b.keys():
         sys.exit(f"{len(a.keys() ^ b.keys())} questions are in one of the two alone")
-    ids = list(a)
-    return paired_bootstrap([b[i].em for i in ids], [a[i].em for i in ids], level=0.9)
+    after, before = ([getattr(rows[i], metric) for i in a] for rows in (b, a))
+    return paired_bootstrap(after, before)
+
+
+def shared(a: dict[str, Row], b: dict[str, Row]) -> tuple[dict[str, Row], dict[str, Row]]:
+    """Both, where one has all questions of the other, of these alone."""
+    few = min(a.keys(), b.keys(), key=len)
+    if not few <= a.keys() & b.keys():
+        return a, b
+    return {i: a[i] for i in a if i in few}, {i: b[i] for i in b if i in few}
 
 
 def table(pairs: Sequence[tuple[dict[str, Row], dict[str, Row]]]) -> str:
-    """A line for each pair; costs that no row has are left out."""
+    """A line for each pair; metrics that a row has not, and costs that no row has, are left out."""
     names = [_name(a, b) for a, b in pairs]
     wide = 2 + max(map(len, names))
     costs = [
@@ -82,14 +96,15 @@ def table(pairs: Sequence[tuple[dict[str, Row], dict[str, Row]]]) -> str:
         for cost, digits, width in (("calls", 1, 7), ("tokens", 0, 8), ("ms", 0, 8))
         if any(_mean(rows, cost) is not None for pair in pairs for rows in pair)
     ]
+    every = [rows for pair in pairs for rows in pair]
+    metrics = [one for one in METRICS if None not in (_mean(rows, one) for rows in every)]
+    gains = "".join(f"  {f'gain of B in {METRICS[one]}':<25}" for one in metrics)
     heads = "".join(f"{cost:>{2 * width}}" for cost, _, width in costs)
-    lines = [f"{'':<{wide}}{'EM':>14}  {'gain of B in EM':<25}{heads}".rstrip()]
+    lines = [f"{'':<{wide}}{'EM':>14}{gains}{heads}".rstrip()]
     for name, (a, b) in zip(names, pairs, strict=True):
-        value = gain(a, b)
-        ems = _shown((a, b), "em", 3, 7)
-        told = f"{value.value:+.3f} ({value.low:+.3f} to {value.high:+.3f})"
+        told = "".join(f"  {gain(a, b, one).signed:<25}" for one in metrics)
         spent = "".join(_shown((a, b), *cost) for cost in costs)
-        lines.append(f"{name:<{wide}}{ems}  {told:<25}{spent}".rstrip())
+        lines.append(f"{name:<{wide}}{_shown((a, b), 'em', 3, 7)}{told}{spent}".rstrip())
     return "\n".join(lines)
 
 
@@ -133,7 +148,8 @@ def main() -> None:
         pairs = [(a[name], b[name]) for name in a if name in b]
     if not pairs:
         sys.exit(f"{options.a} and {other} have no two rows to compare")
-    print(f"A: {options.a}\nB: {other}\n{len(pairs[0][0])} questions, 90% intervals")
+    pairs = [shared(*pair) for pair in pairs]
+    print(f"A: {options.a}\nB: {other}\n{len(pairs[0][0])} questions, 95% intervals")
     print(table(pairs))
 
 

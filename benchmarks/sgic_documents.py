@@ -3,9 +3,9 @@
 On questions of nq_distractor and hotpotqa, ten passages each, one or two of them gold:
 AUROC and R@1, R@2, R@5 of the model's uncertainty (eq. 3) beside MiniLM similarity and BM25, and
 AUROC of the answer's uncertainty for "the answer from all ten is wrong", with what the accuracy
-gains where the least certain fifth is refused, and whether the documents' scores add to it. With
---attention also of the attention on each document, where the first answer is written and in one
-round after it (section 5.8). Usage:
+gains where the least certain fifth is refused, whether the documents' scores add to it, and whether
+P(wrong) keeps what it promises. With --attention also of the attention on each document, where the
+first answer is written and in one round after it (section 5.8). Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model embedded
     LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model FILE.gguf --answers-only
@@ -36,13 +36,19 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from ltrag_plugins.calibration import cross_calibrated
 from ltrag_plugins.errors import CalibrationError
 from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import cache_folder, embedded_encoder
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.metrics.answer import contains, f1, normalized_exact_match
-from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval
+from ltrag_plugins.metrics.calibration import (
+    Reliability,
+    auroc,
+    bootstrap_interval,
+    expected_calibration_error,
+)
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import CalibratedAnswer, ScoreScale, SGICSettings, calibrate
 from ltrag_plugins.sgic.attention import round_attention
@@ -174,6 +180,7 @@ def report(row: Row) -> None:
         print(wrong(label, unsure, right))
         if label.startswith("answer from all passages") and 5 <= right.sum() <= len(right) - 5:
             print(with_scores(unsure, right, row["scores"]))
+            print(promised(unsure, 1 - right))
         if label.startswith("answer after a round"):
             before = row["answers"][label.replace("after a round", "from all passages")]
             print(stayed(np.array(before), np.array(pairs)))
@@ -197,6 +204,21 @@ def wrong(label: str, unsure: np.ndarray, right: np.ndarray) -> str:
     )
 
 
+def promised(unsure: np.ndarray, wrong: np.ndarray) -> str:
+    """Whether P(wrong), as a fit without its fifth gives it, comes true: its ECE beside that of
+    1,000 draws in which it does to the letter, and the means of up to five bins."""
+    said = cross_calibrated(unsure, wrong.astype(int), "platt", folds=5, seed=0)
+    drawn = np.random.default_rng(0).random((1000, len(said))) < said
+    by_luck = [expected_calibration_error(said, each) for each in drawn]
+    bins = [one for one in Reliability.of(said, wrong, bins=5).bins if one.count]
+    return (
+        f"  P(wrong): ECE {expected_calibration_error(said, wrong):.3f}, by luck alone "
+        f"{np.mean(by_luck):.3f} (95 % up to {np.quantile(by_luck, 0.95):.3f}); said "
+        f"{' '.join(f'{one.said:.2f}' for one in bins)}, wrong "
+        f"{' '.join(f'{one.wrong:.2f}' for one in bins)}"
+    )
+
+
 def found_more(one: str, other: str, scores: Mapping[str, Any], gold: list[np.ndarray]) -> str:
     """How many more of the gold passages are among the first by one score (table 10)."""
     told = []
@@ -211,20 +233,22 @@ def found_more(one: str, other: str, scores: Mapping[str, Any], gold: list[np.nd
 
 def stayed(before: np.ndarray, after: np.ndarray) -> str:
     """What a round mends and spoils, what the uncertainty tells more of wrong answers after it, and
-    how uncertain those grow that it leaves wrong, or right (the paper's figure 5)."""
+    how uncertain those grow that it turns, or leaves wrong or right (the paper's figures 4, 5)."""
     change = after[:, 1] - before[:, 1]
     told = [f"mended {np.sum(change > 0)}, spoiled {np.sum(change < 0)}, "
             f"{bootstrap_interval(change).signed}"]  # fmt: skip
     with suppress(CalibrationError):
         of_both = bootstrap_interval(*before.T, *after.T, statistic=_tells_more)
         told[0] += f"; AUROC {of_both.signed}"
-    for kind, of in ("wrong", 0), ("right", 1):
+    kinds = {"wrong in both": (0, 0), "right in both": (1, 1),
+             "turned right": (0, 1), "turned wrong": (1, 0)}  # fmt: skip
+    for kind, (was, now) in kinds.items():
         first, last = (
-            some[(before[:, 1] == of) & (after[:, 1] == of), 0] for some in (before, after)
+            some[(before[:, 1] == was) & (after[:, 1] == now), 0] for some in (before, after)
         )
         if len(last) == 0:
             continue
-        told.append(f"{kind} in both {len(last)}, uncertainty {first.mean():.3f} to "
+        told.append(f"{kind} {len(last)}, uncertainty {first.mean():.3f} to "
                     f"{last.mean():.3f}, lower in {np.sum(last < first)}")  # fmt: skip
     return "\n".join(f"  {line}" for line in told)
 

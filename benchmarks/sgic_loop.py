@@ -32,7 +32,7 @@ from sgic_compare import Row, table, write
 from ltrag_plugins.flow import Ask, Flow, Step, World, run_many
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import cache_folder, embedded_encoder
-from ltrag_plugins.metrics.answer import f1, normalized_exact_match
+from ltrag_plugins.metrics.answer import contains, f1, normalized_exact_match
 from ltrag_plugins.sgic import (
     CalibratedAnswer,
     Calibration,
@@ -133,13 +133,15 @@ def rows(found: Sequence[Item], ways: Sequence[Any]) -> Iterator[Row]:
     for one in ways:
         columns = one.columns
         for i, item in enumerate(found):
-            em, overlap, calls = (float(columns[name][i]) for name in ("em", "f1", "calls"))
+            em, overlap, held, calls = (
+                float(columns[name][i]) for name in ("em", "f1", "contains", "calls")
+            )
             tokens, ms = (
                 float(columns[name][i]) if name in columns else None
                 for name in ("tokens", "milliseconds")
             )
-            text = one.answers[i].text
-            yield Row(one.name, item.question.id, text, em, overlap, calls, tokens, ms, item.type)
+            about = one.name, item.question.id, one.answers[i].text
+            yield Row(*about, em, overlap, calls, tokens, ms, item.type, held)
 
 
 def kept_run(
@@ -209,11 +211,13 @@ def listening(flow: Flow[CalibratedAnswer], heard: list[Generation]) -> Flow[Cal
 
 def _row(label: str, item: Item, answer: CalibratedAnswer, seconds: Sequence[float | None]) -> Row:
     accepted = item.question.answers
-    em, overlap = (right(answer.text, accepted) for right in (normalized_exact_match, f1))
+    em, overlap, held = (
+        right(answer.text, accepted) for right in (normalized_exact_match, f1, contains)
+    )
     known = [one for one in seconds if one is not None]
     ms = 1000 * sum(known) if len(known) == len(seconds) else None
     cost = (answer.calls, answer.tokens, ms)
-    return Row(label, item.question.id, answer.text, em, overlap, *cost, item.type)
+    return Row(label, item.question.id, answer.text, em, overlap, *cost, item.type, held)
 
 
 def told_the_truth(

@@ -10,8 +10,9 @@ What was asked and trained is kept, so a run that was stopped goes on. On two co
 of SmolLM2 learn from 200 questions in about an hour; on a GPU give `--questions 0 --layers 0`.
 
 "sgic" makes about twice the examples of "direct", and so twice the steps an epoch: `--steps N` ends
-both after N steps, however many epochs that takes. The first `--leave` questions of each set are
-never learned from, as `sgic_loop.py` fits on them.
+both after N steps, however many epochs that takes. Prompts are those of `sgic_loop.py`; with
+`--paper` those of `SGICSettings.paper()`, as `papers.py sgic-8` asks them. The first `--leave`
+questions of each set are never learned from, as `sgic_loop.py` fits on them.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from sgic_loop import Progress, way
 
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import cache_folder
+from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.training import CorpusSettings, FinetuneSettings, FinetuneStep, build, finetune
 from ltrag_plugins.types import Question
 
@@ -34,6 +36,13 @@ def questions_of(sets: str, count: int, leave: int) -> list[Question]:
         rows = items(name, "train", 0)[leave:][-count:]  # [-0:] is all of them
         found += [replace(item.question, id=f"{name}/{item.question.id}") for item in rows]
     return found
+
+
+def asking(options: argparse.Namespace) -> SGICSettings:
+    """How the training data asks, and so the tuned model should be asked."""
+    if options.paper:
+        return replace(SGICSettings.paper(), rounds=options.rounds)
+    return way("documents", options.rounds)
 
 
 def settings_of(options: argparse.Namespace) -> FinetuneSettings:
@@ -67,6 +76,7 @@ def main() -> None:
         "--keep-wrong", type=float, default=1.0,
         help="share of the never right that stay; so small a model learns too little without them",
     )  # fmt: skip
+    parser.add_argument("--paper", action="store_true", help="prompts of SGICSettings.paper()")
     parser.add_argument("--rounds", type=int, default=2, help="k of the training data")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--steps", type=int, help="end after so many, in the place of --epochs")
@@ -80,7 +90,7 @@ def main() -> None:
         questions_of(options.sets, options.questions, options.leave),
         CachedLLM(local, options.cache),
         out=options.out / "data",
-        settings=way("documents", options.rounds),
+        settings=asking(options),
         corpus=CorpusSettings(form=options.form, keep_wrong=options.keep_wrong),
         observers=[Progress("training data")],
         batch=8,

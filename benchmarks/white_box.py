@@ -21,7 +21,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import asdict, replace
 from functools import cache
@@ -57,7 +57,8 @@ from ltrag_plugins.uncertainty import mean_probability
 
 DOT = "reference gradient, dot, negated"
 ABLATIONS = {
-    "GECE, to the letter (dot)": {},
+    "GECE, eq. 2 (dot)": {},
+    "GECE, opposed largest": {"opposed": "largest"},
     "GECE, cosine": {"agreement": "cosine"},
     "GECE, chrF for METEOR": {"quality": "chrf"},
     "GECE, 1-TER for METEOR": {"quality": "ter"},
@@ -165,6 +166,34 @@ def table(rows: list[Row]) -> None:
             print(
                 f"{'reference gradient products above 0':<40}{''.join(f'{s:>30}' for s in shares)}"
             )
+        for row in some:
+            for name, other in pairs(row):
+                print(f"{row['set']}: {name} over {other}: {gain(row, name, other)}")
+
+
+def pairs(row: Row) -> Iterator[tuple[str, str]]:
+    """Rows whose difference is shown: gates over the best signal, and with gradients over without;
+    eq. 2 over its other reading and its parts."""
+    scores, fails = row["scores"], np.array(row["fails"])
+    plain = {n: auroc(v, fails) for n, v in scores.items() if n in SIGNALS and "grad" not in n}
+    if plain:
+        best = max(plain, key=lambda name: plain[name])
+        yield from ((gate, best) for gate in scores if gate.startswith("fitted gate"))
+    if (gated := "fitted gate, with gradients") in scores:
+        yield gated, "fitted gate, without gradients"
+    if (letter := next(iter(ABLATIONS))) in scores:
+        others = ("opposed largest", "chrF for METEOR", "1-TER for METEOR")
+        others += ("without semantics", "numerator alone")
+        yield from ((letter, f"GECE, {other}") for other in others)
+
+
+def gain(row: Row, name: str, other: str) -> str:
+    """What the AUROC of one is above that of the other, paired over the questions."""
+    found = bootstrap_interval(
+        row["scores"][name], row["scores"][other], row["fails"],
+        statistic=lambda a, b, fails: auroc(a, fails) - auroc(b, fails),
+    )  # fmt: skip
+    return f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
 
 
 def cell(row: Row, name: str) -> str:
@@ -254,14 +283,18 @@ def with_gradients(
     formula = replace(settings, scorer="gece", calibration="isotonic")
     try:
         decided = [judged(train, pair, settings, llm) for pair in pairs]
-        online = judged(train, pairs[1], formula, llm)
+        online = [
+            judged(train, pairs[1], replace(formula, opposed=where), llm)
+            for where in ("smallest", "largest")
+        ]
     except CalibrationError as error:
         print(f"  no gate on these alone: {error}")
     else:
         scores |= {
             "fitted gate, without gradients": np.array([d.probability for d in decided[0]]),
             "fitted gate, with gradients": np.array([d.probability for d in decided[1]]),
-            "GECE, online form (METEOR estimated)": np.array([d.score for d in online]),
+            "GECE, online form (METEOR estimated)": np.array([d.score for d in online[0]]),
+            "GECE, online form, opposed largest": np.array([d.score for d in online[1]]),
         }
     kinds = {"with gradients": scores, "with the reference": with_reference}
     return [record(title, some, test) for title, some in kinds.items()]

@@ -43,11 +43,12 @@ class Platt:
     slope: float
     intercept: float
     logarithm: bool = False
-    """Whether log(1 + score) stands in the score's place: GECE spans many powers of ten."""
+    """Whether arsinh(score), a logarithm with a sign, stands in the score's place: GECE spans many
+    powers of ten."""
 
     def __call__(self, scores: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
         """The probability of each score."""
-        x = np.log1p(scores) if self.logarithm else scores
+        x = np.arcsinh(scores) if self.logarithm else scores
         return expit(self.slope * x + self.intercept)
 
 
@@ -84,7 +85,7 @@ def fit_calibrator(
     if method == "isotonic":
         model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(scores, fails)
         return Isotonic(model.X_thresholds_.astype(float), model.y_thresholds_.astype(float))
-    x = np.log1p(scores) if logarithm else scores
+    x = np.arcsinh(scores) if logarithm else scores
     mean, scale = x.mean(), x.std() if x.std() > 1e-9 else 1.0
     model = LogisticRegression(C=100.0, max_iter=2000).fit(((x - mean) / scale)[:, None], fails)
     slope = float(model.coef_[0, 0] / scale)

@@ -9,7 +9,8 @@ import pytest
 
 from ltrag_plugins.dur import DURSettings, DURTrainer
 from ltrag_plugins.dur.shots import ShotRanker
-from tests.dur_parts import Nonsense, houses, moody_llm
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from tests.dur_parts import COLOURS, Nonsense, houses, moody_llm
 
 SETS = ("ethos_national_origin", "tweet_eval_stance_climate")
 PARTS = {"candidates": (100, 9), "validation": (1, 6), "dev_test": (50, 5)}
@@ -24,10 +25,15 @@ def grid(monkeypatch):
     del sys.modules["dur_grid"]
 
 
+def scores(value: float) -> dict[str, float | None]:
+    alike = dict.fromkeys(("accuracy", "hard", "easy"), value)
+    return {**alike, "macro_f1": None, "p_gold": None}
+
+
 def cells(path: Path, *rows: tuple) -> Path:
     """A file of results: data set, ranker and seed, accuracy, and the rightness by question."""
     lines = [
-        {"key": ["m", data, 4, name, seed], "scores": {"accuracy": value}, "right": right}
+        {"key": ["m", data, 4, name, seed], "scores": scores(value), "right": right}
         for data, name, seed, value, right in rows
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -90,11 +96,12 @@ def test_a_head_from_other_data_is_held_against_the_best_of_each_set(grid, tmp_p
 
 def test_what_turns_on_a_ladder_is_counted_as_in_every_ladder_of_three_rungs(grid):
     everything = [*product((0, 1), repeat=3)]  # each ladder once, one a question
-    uncertain, hard = grid.turned([*zip(*everything, strict=True)])
-    assert uncertain == [6 / 8]  # all but 000 and 111
+    uncertain, hard, of_all = grid.turned([*zip(*everything[:-1], strict=True)])
+    assert uncertain == [6 / 7]  # all but 000; 111 is left out
     assert hard == [3 / 6]  # 001, 010 and 011 begin wrong
-    assert grid.turned([]) == ([], [])
-    assert grid.turned([[1, 0], [1, 0]]) == ([0.0], [])
+    assert of_all == [4 / 7]
+    assert grid.turned([]) == ([], [], [])
+    assert grid.turned([[1, 0], [1, 0]]) == ([0.0], [], [0.5])
 
 
 def test_figure_3_reads_its_ladder_row_by_row(grid, tmp_path, capsys):
@@ -104,6 +111,45 @@ def test_figure_3_reads_its_ladder_row_by_row(grid, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "| uncertain |  | 50.0 | - (21.84) |" in printed  # the first and the last question
     assert "| of these hard |  | 50.0 | - (87.18) |" in printed
+    assert "| of all hard |  | 50.0 | - (43.68) |" in printed
+
+
+def test_a_head_is_held_against_others_on_the_hard_questions_alone(grid, tmp_path, capsys):
+    rows = [
+        ("nq", "zero-shot", 0, 0.5, [1, 0, 1, 0]),
+        ("nq", "DUR", 0, 0.5, [0, 1, 0, 1]),
+        ("nq", "BM25", 0, 0.5, [1, 0, 1, 0]),
+    ]
+    grid.paper_table(cells(tmp_path / "grid.jsonl", *rows), grid.PAPER["dur-fig-4"])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == ("DUR 1.000, BM25 0.000: +1.000 (+1.000 to +1.000) (95 %, by hard question; nq)")
+
+
+def test_what_was_judged_otherwise_has_a_star_and_no_interval(grid, tmp_path, capsys):
+    right = [1, 0, 1, 0]
+    out = cells(
+        tmp_path / "grid.jsonl",
+        *(
+            (data, name, 0, 0.5, right)
+            for data in ("nq", "ethos")
+            for name in ("BM25", "UR", "DUR")
+        ),
+    )
+    some = [json.loads(line) for line in out.read_text().splitlines()]
+    for cell in some:
+        cell["calibrated"] = cell["scores"]
+        if cell["key"][1:4:2] == ["nq", "UR"]:
+            cell["judged"] = "contains"
+    out.write_text("".join(json.dumps(cell) + "\n" for cell in some))
+    grid.table(out)
+    printed = capsys.readouterr().out
+    level = "+0.000 (+0.000 to +0.000)"
+    ethos, nq, mean = (line for line in printed.splitlines() if line.startswith("UR"))
+    assert ethos.split()[:3] == ["UR", "0.500", level.split()[0]]
+    assert [line.split()[:3] for line in (nq, mean)] == [["UR", "*", "0.500"]] * 2
+    assert "(" not in nq + mean
+    assert f"DUR over the best baseline of each set, of the paper's:\nnq {level[:6]}" in printed
+    assert printed.rstrip().endswith("is held against none of the others")
 
 
 def test_every_ranker_of_the_tables_is_one_that_can_be_run(grid):
@@ -139,6 +185,15 @@ def small(grid, monkeypatch, tmp_path):
         return [json.loads(line) for line in out.read_text().splitlines()]
 
     return run, llm
+
+
+def test_every_ranker_is_judged_by_the_answer_itself(grid, small, monkeypatch):
+    run, _ = small
+    says_all = ScriptedLLM(lambda _: ", ".join(COLOURS))
+    monkeypatch.setattr(grid, "embedded", lambda **_: says_all)
+    found = run("--data", "climate", "--seeds", "1", "--rankers", "BM25,DUR script")
+    assert {reward for cell in found for reward in cell.get("reward", ())} == {1.0}  # in training
+    assert {cell["scores"]["accuracy"] for cell in found} == {0.0}
 
 
 def test_a_table_is_run_once_and_then_read(small, capsys):

@@ -73,6 +73,22 @@ def test_one_in_five_retrieves_where_nothing_else_is_asked_for():
     assert fit_outcomes(ladder(40), settings=PRODUCT)[1].retrieval_rate.value == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize(("tells", "tier"), [(1.0, "gradients"), (0.0, "probabilities")])
+def test_auto_keeps_gradients_that_tell_more_than_the_draft_alone(tells, tier):
+    rng = np.random.default_rng(1)
+
+    def pulled(outcome):
+        dot = tells * (outcome.right - 0.5) + 0.4 * rng.normal()
+        evidence = replace(outcome.evidence, agreement=GradientAgreement(float(dot), 0.0))
+        return replace(outcome, evidence=evidence)
+
+    noisy = [replace(one, right=bool(rng.random() < 0.5)) for one in ladder(120)]
+    recorded = [pulled(one) for one in noisy]
+    fitted, report = fit_outcomes(recorded, settings=GECESettings(gradients="auto"))
+    assert fitted.tier == report.tier == tier
+    assert ("gradient_dot" in fitted.names) == (tells > 0)
+
+
 def test_a_target_accuracy_is_met_among_the_answers_given_directly():
     recorded = ladder(40)
     fitted, report = fit_outcomes(recorded, target_accuracy=0.9, settings=PRODUCT)

@@ -30,7 +30,7 @@ INGREDIENTS = {
 def test_the_formula_and_its_ablations_by_hand(settings, by_hand):
     score = gece_score(**INGREDIENTS, settings=settings)
     assert score.value == pytest.approx(by_hand)
-    assert not score.floored
+    assert not score.opposed
 
 
 def test_every_ingredient_is_kept_in_sight():
@@ -43,19 +43,28 @@ def test_without_a_gradient_the_denominator_is_the_word_frequency():
     assert score.value == pytest.approx(0.7 / 0.01)
 
 
-@pytest.mark.parametrize("agreement", [0.0, -0.3, -1e9])
-def test_an_instance_that_pulls_against_the_data_set_gets_the_largest_score(agreement):
+@pytest.mark.parametrize("agreement", [-0.5, -0.3, -1e9])
+def test_an_instance_that_pulls_against_the_data_set_is_below_0_as_printed(agreement):
     score = gece_score(**INGREDIENTS | {"gradient_agreement": agreement})
-    assert score.floored
+    assert score.opposed
+    assert score.value == pytest.approx(-abs(0.2 - 0.9) / (0.01 * abs(agreement)))
+
+
+def test_or_it_gets_the_largest_score_as_the_papers_words_have_it():
+    score = gece_score(
+        **INGREDIENTS | {"gradient_agreement": -0.3}, settings=GECESettings(opposed="largest")
+    )
+    assert score.opposed
     assert score.value == pytest.approx(0.7 / 1e-9)
     assert score.value > gece_score(**INGREDIENTS).value
 
 
-def test_the_floor_is_a_setting():
+@pytest.mark.parametrize(("agreement", "sign"), [(0.0, 1), (1e-20, 1), (-1e-20, -1)])
+def test_a_denominator_next_to_0_becomes_the_floor(agreement, sign):
     score = gece_score(
-        **INGREDIENTS | {"gradient_agreement": -1.0}, settings=GECESettings(floor=0.1)
+        **INGREDIENTS | {"gradient_agreement": agreement}, settings=GECESettings(floor=0.1)
     )
-    assert score.value == pytest.approx(0.7 / 0.1)
+    assert score.value == pytest.approx(sign * 0.7 / 0.1)
 
 
 unit = st.floats(0, 1)
@@ -64,7 +73,7 @@ unit = st.floats(0, 1)
 @given(
     unit, unit, st.floats(0, 1), st.none() | st.floats(-1e30, 1e30), st.booleans(), st.booleans()
 )
-def test_the_score_is_finite_and_not_negative_whatever_comes(
+def test_the_score_is_finite_and_below_0_for_opposed_gradients_alone(
     m, p, alpha, dot, statistics, semantics
 ):
     score = gece_score(
@@ -75,7 +84,7 @@ def test_the_score_is_finite_and_not_negative_whatever_comes(
         settings=GECESettings(statistics=statistics, semantics=semantics),
     )
     assert math.isfinite(score.value)
-    assert score.value >= 0
+    assert score.value >= 0 or (semantics and dot is not None and dot < 0)
 
 
 @given(unit, unit, st.floats(1e-6, 1), st.floats(1e-6, 1), st.floats(1.01, 10))
@@ -116,6 +125,7 @@ def test_many_errors_leave_a_quality_of_zero():
         {"correct": "right"},
         {"agreement": "angle"},
         {"gradients": "sometimes"},
+        {"opposed": "first"},
         {"tier": "gradients"},
         {"calibration": "beta"},
     ],

@@ -136,6 +136,21 @@ def test_a_table_is_run_and_read_again_without_a_call(papers, root, capsys):
     assert papers.compared(paper, {"hotpotqa": again}) == [head, *lines]
 
 
+def test_samples_are_of_the_prompt_that_sgic_asks_first(papers, root):
+    paper, sent = small(papers.RunFile.read("sgic-5"), papers), {}
+    for word in ("baseline", "ours"):
+        cells, llm = {word: paper.cells[word]}, rights(lambda i, n: True)
+        alone = replace(paper, rows=(("x", word),), cells=cells, columns=("em",))
+        parts = parts_of(papers, llm, root)
+        papers.answered(alone, "hotpotqa", replace(parts, out=parts.out.parent / word / "x"))
+        sent[word] = llm.prompts
+    first = {p for p in sent["ours"] if "Round 1:" not in p and p.count("Document [") == len(THREE)}
+    # three seeds of five samples of six questions, and none of them is drawn twice
+    assert {*sent["baseline"]} < first
+    assert len(sent["baseline"]) == 3 * 5 * COUNT
+    assert len({*sent["baseline"]}) == COUNT
+
+
 def test_eq_2_has_the_mean_of_the_first_answers_to_other_questions(papers, root):
     paper = small(papers.RunFile.read("sgic-fig-4"), papers)
     # of train half and half; a second look makes sure

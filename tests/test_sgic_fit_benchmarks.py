@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import re
+import shlex
 import sys
 from dataclasses import replace
 from importlib import import_module
@@ -13,7 +15,9 @@ import pytest
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.metrics.calibration import paired_bootstrap
 from ltrag_plugins.sgic import read_run
+from ltrag_plugins.sgic.loop import Session
 from ltrag_plugins.training import Dataset, Example, finetune
+from ltrag_plugins.types import Passage
 from tests.finetune_parts import tiny_llm
 from tests.sgic_parts import asked, rights
 
@@ -49,7 +53,7 @@ def test_the_loop_writes_each_questions_figures_of_every_row_of_the_report(load,
     assert {"direct", "2 rounds, last", "cut to 2, last", "6 samples, least uncertain"} <= {*rows}
     assert all([*one] == [f"q{i}" for i in range(COUNT)] for one in rows.values())
     assert [row.em for row in rows["direct"].values()] == [1, 0] * (COUNT // 2)
-    assert {row.em for row in rows["1 round, last"].values()} == {1}
+    assert {(row.em, row.contains) for row in rows["1 round, last"].values()} == {(1, 1)}
     assert {(row.calls, row.tokens) for row in rows["2 rounds, last"].values()} == {(6, 6 * 8)}
     assert all(row.ms > 0 for row in rows["direct"].values())
     for name in rows:
@@ -74,6 +78,20 @@ def test_tuning_learns_from_no_question_that_the_loop_fits_on(load, tmp_path, mo
     assert len(every) == 18
     assert [q.id for q in tune.questions_of("hotpotqa", 5, 12)] == every[-5:]
     assert [q.id for q in tune.questions_of("hotpotqa", 25, 12)] == every
+
+
+def test_a_tuned_model_is_asked_as_its_training_data_asks(load):
+    papers, tune, long = load("papers"), load("sgic_tune"), [Passage("word " * 300)]
+    paper = papers.RunFile.read("sgic-8")
+    for run, data in paper.runs.items():
+        words = shlex.split(data.tuned)
+        told = {"paper": "--paper" in words, "rounds": int(words[words.index("--rounds") + 1])}
+        asking = tune.asking(argparse.Namespace(**told))
+        [word] = paper.words(run)
+        asked = paper.cell(word).set.loop
+        first, taught = (Session("Where?", long, one).prompt() for one in (asked, asking))
+        assert first == taught
+        assert word == "baseline" or asked == asking
 
 
 @pytest.mark.parametrize(("steps", "taken"), [(None, [2 * 2, 2 * 4]), (7, [7, 7])])
@@ -107,13 +125,15 @@ def test_two_runs_are_compared_question_by_question_in_whatever_order(load, tmp_
     compare.write(rows("0111", range(3, -1, -1)), tmp_path / "b.jsonl")
     a = compare.read(tmp_path / "deep" / "a.jsonl")["direct"]
     b = compare.read(tmp_path / "b.jsonl")["direct"]
-    expected = paired_bootstrap([0, 1, 1, 1], [0, 0, 1, 1], level=0.9)
+    expected = paired_bootstrap([0, 1, 1, 1], [0, 0, 1, 1], level=0.95)
     assert compare.gain(a, b) == expected
     [head, line] = compare.table([(a, b)]).splitlines()
-    assert head.split() == ["EM", "gain", "of", "B", "in", "EM", "calls", "ms"]
+    assert re.split("  +", head.strip()) == [
+        "EM", "gain of B in EM", "gain of B in F1", "calls", "ms",
+    ]  # fmt: skip
     assert line.split() == [
         "direct", "0.500", "0.750", f"{0.25:+.3f}", f"({expected.low:+.3f}", "to",
-        f"{expected.high:+.3f})", "2.5", "2.5", "2", "2",
+        f"{expected.high:+.3f})", "+0.000", "(+0.000", "to", "+0.000)", "2.5", "2.5", "2", "2",
     ]  # fmt: skip
     other = {key: replace(row, tokens=9.0) for key, row in b.items()}
     [head, line] = compare.table([(a, other)]).splitlines()
@@ -121,6 +141,31 @@ def test_two_runs_are_compared_question_by_question_in_whatever_order(load, tmp_
     assert line.split()[-6:] == ["2.5", "2.5", "-", "9", "2", "2"]
     with pytest.raises(SystemExit, match="1 questions are in one of the two alone"):
         compare.gain(a, {key: b[key] for key in ("q0", "q1", "q2")})
+
+
+def test_a_run_is_compared_with_one_of_some_of_its_questions_on_these(
+    load, tmp_path, monkeypatch, capsys
+):
+    compare = load("sgic_compare")
+
+    def told(held: dict[str, float], others: dict[str, float]) -> list[str]:
+        for name, answers in (("a", held), ("b", others)):
+            rows = [compare.Row("direct", i, "x", 0.0, 0.0, 1, None, None, "", right)
+                    for i, right in answers.items()]  # fmt: skip
+            compare.write(rows, tmp_path / name)
+        monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "a"), str(tmp_path / "b")])
+        compare.main()
+        return capsys.readouterr().out.splitlines()[2:]
+
+    some, all_ = {"q2": 1.0, "q0": 0.0}, {"q0": 1.0, "q1": 1.0, "q2": 1.0}
+    for a, b, gain in ((some, all_, "+0.500 (+0.000 to +1.000)"), (all_, some, "-0.500 (-1.000")):
+        count, head, line = told(a, b)
+        assert count == "2 questions, 95% intervals"
+        assert head.split("  ")[-1].split() == ["calls"]
+        assert "gain of B in contains" in head
+        assert gain in line
+    with pytest.raises(SystemExit, match="3 questions are in one of the two alone"):
+        told(all_, {"q3": 1.0, "q0": 1.0})
 
 
 def test_a_comparison_takes_the_questions_of_one_type(load, tmp_path):
@@ -139,6 +184,7 @@ def test_a_comparison_takes_the_questions_of_one_type(load, tmp_path):
 
 def test_a_round_that_leaves_none_right_tells_of_the_wrong_alone(load):
     before, after = np.array([[0.5, 0], [0.4, 1]]), np.array([[0.6, 0], [0.2, 0]])
-    moved, stayed = load("sgic_documents").stayed(before, after).splitlines()
+    moved, stayed, turned = load("sgic_documents").stayed(before, after).splitlines()
     assert moved == "  mended 0, spoiled 1, -0.500 (-1.000 to +0.000)"
     assert stayed == "  wrong in both 1, uncertainty 0.500 to 0.600, lower in 0"
+    assert turned == "  turned wrong 1, uncertainty 0.400 to 0.200, lower in 1"

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -153,12 +154,12 @@ def test_a_gain_within_the_doubt_is_no_gain():
 
 @pytest.mark.parametrize(("level", "kept"), [(0.5, "1 round, last"), (0.9, "direct")])
 def test_a_fit_keeps_at_the_level_that_was_asked_for(level, kept):
-    """Of 40 answers 3 mended and 1 spoiled: the mean of a resample is not above 0 in a sixth.
+    """Of 40 answers 4 mended and 1 spoiled: the mean of a resample is not above 0 in a tenth.
 
     So the lower end of an interval of 50 % is above 0, and of 90 % it is not.
     """
     before, after = np.repeat([1.0, 0.0], 20), np.repeat([1.0, 0.0], 20)
-    after[:1], after[20:23] = 0, 1
+    after[:1], after[20:24] = 0, 1
     resampled = np.random.default_rng(1).integers(0, 40, size=(4000, 40))
     share = ((after - before)[resampled].mean(axis=1) <= 0).mean()
     assert 0.05 < share < 0.25
@@ -166,6 +167,25 @@ def test_a_fit_keeps_at_the_level_that_was_asked_for(level, kept):
     _, report = fit(asked(), llm, settings=ONE_ROUND, cut_to=(), level=level)
     assert way(report, "1 round, last").pays == (kept != "direct")
     assert (report.kept, report.level) == (kept, level)
+
+
+@pytest.mark.parametrize("count", [40, 400])
+@pytest.mark.parametrize(
+    ("metric", "spoiled", "enough"), [("em", 0, 5), ("em", 1, 7), ("contains", 2, 9), ("f1", 0, 5)]
+)
+def test_so_few_mended_answers_as_coins_would_give_do_not_pay(metric, spoiled, enough, count):
+    for mended in (enough - 1, enough):
+        changed = spoiled + mended
+        by_chance = binomtest(mended, changed, alternative="greater").pvalue
+        assert (by_chance <= 0.05) == (mended == enough)
+        answers = np.array([[i < spoiled or i >= changed, i >= spoiled] for i in range(count)])
+        llm = rights(lambda i, n, right=answers: right[i, min(n, 1)])
+        _, report = fit(asked(count), llm, settings=ONE_ROUND, cut_to=(), metric=metric)
+        row = way(report, "1 round, last")
+        assert row.gain.low > 0
+        assert row.pays == (mended == enough)
+        told = f"1 round, last makes {mended} answers better and {spoiled} worse, too few"
+        assert any(told in note for note in report.notes) != row.pays
 
 
 @pytest.mark.parametrize(("metric", "kept"), [("em", "direct"), ("f1", "1 round, last")])
@@ -650,7 +670,7 @@ def test_a_failing_round_ends_the_rounds_of_its_questions_alone(which, rounds, e
     ({"questions": [Question("Why?", (), passages=THREE)]}, MissingReferences, r"'Why\?' has no"),
     ({"questions": [Question("Why?", ("a",), id="q9")]}, CalibrationError, "'q9' has no passages"),
     ({"questions": ["Why?"]}, InvalidInput, "are Question"),
-    ({"questions": [Question("?!", ("a",), passages=THREE)]}, EmptyQuestion, "no words"),
+    ({"questions": [Question(" ", ("a",), passages=THREE)]}, EmptyQuestion, "question is empty"),
     ({"metric": "bleu"}, InvalidInput, "metric"),
     ({"level": 1.0}, InvalidInput, "level"),
     ({"cut_to": (0,)}, InvalidInput, "cut_to"),

@@ -108,11 +108,10 @@ def _score(
     columns = {"question": "question", "GECE": "gece:.3g", "*": "mark", quality: "meteor:.3f"}
     columns |= {"mean p": "mean_probability:.3f", "word freq.": "word_frequency:.2e"}
     columns |= {"gradient": "gradient_agreement:.3g"}
-    io.show_table(columns, [one | {"mark": "*" * one["floored"]} for one in records])
-    if floored := sum(record["floored"] for record in records):
-        why = "the denominator is at its floor, so the score is as large as it gets"
-        more = "(the question pulls against the others)"
-        io.show(f"* {floored} of {len(records)}: {why} {more}")
+    io.show_table(columns, [one | {"mark": "*" * one["opposed"]} for one in records])
+    if opposed := sum(record["opposed"] for record in records):
+        why = f"pull against the others; --set opposed={settings.opposed} puts them there"
+        io.show(f"* {opposed} of {len(records)} {why}")
 
 
 @COMMANDS["gate"].command("explain")

@@ -33,7 +33,8 @@ class Bounds(Settings):
 
 @dataclass(frozen=True, slots=True)
 class DURSettings(Settings):
-    """How a head is trained and used; the defaults are what measured best (docs/dur.md)."""
+    """How a head is trained and used. The defaults are what measured best in development; the
+    results (docs/results/rankers.md) show the choice of `encoded` and `exploration` alone."""
 
     format: str | PromptFormat = "Q-A"
     """Name of a prompt format ("Q-A", "QO-A", "SQO-A", "passages"), or one of your own."""
@@ -79,7 +80,7 @@ class DURSettings(Settings):
     """Centre the credits of a batch rung by rung, and scale them; False: raw rewards (paper)."""
     sigma: Literal["immediate", "batch", "off"] = "batch"
     """When eq. 10 moves the threshold: at once (algorithm 1), after each batch by the mean of
-    the batch (authors' code), or never."""
+    its ladders' first turns (authors' code), or never."""
     stop_at_turn: bool = False
     """End a ladder where the answer turns from right to wrong (authors' code)."""
     least_shots: _AtLeast0 | None = 1.0

@@ -16,7 +16,7 @@ otherwise. So each fit also returns its scores of questions that it has not seen
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, get_args
@@ -192,11 +192,13 @@ def fit_outcomes(
     frequencies = frequencies_for(settings := settings or GECESettings(), frequencies)
     Targets(target_rate, target_accuracy, budget)  # refuses what is no share, or two at once
     labels, evidence = Labels.of(outcomes), [outcome.evidence for outcome in outcomes]
+    if settings.gradients == "auto" and any(one.agreement for one in evidence):
+        evidence = _paying(evidence, labels, settings, frequencies)
     names = available_signals(evidence, frequencies, tier=settings.tier)
     columns = features(evidence, names, frequencies)
     unseen, unseen_gain = _cross_validated(columns, labels, names, settings)
     scores = unseen
-    if unseen_gain is not None and _more_area(unseen_gain, unseen, labels.gain, settings.seed):
+    if unseen_gain is not None and higher(_area, unseen_gain, unseen, labels.gain, settings.seed):
         scores = unseen_gain
     by_gain, silent = scores is unseen_gain, [not e.draft.text.strip() for e in evidence]
     scores = _with_silent_first(scores, silent)
@@ -298,13 +300,32 @@ def _area(scores: _Scores, gain: _Scores) -> float:
     return float(gain @ (rankdata(scores) - (len(gain) + 1) / 2)) / len(gain) ** 2
 
 
-def _more_area(scores: _Scores, others: _Scores, gain: _Scores, seed: int) -> bool:
+def _paying(
+    evidence: list[Evidence],
+    labels: Labels,
+    settings: GECESettings,
+    frequencies: WordFrequencies | None,
+) -> list[Evidence]:
+    """The evidence without its gradients, unless they lift the AUROC for certain."""
+    bare, unseen = [replace(one, agreement=None) for one in evidence], list[_Scores]()
+    for some in (evidence, bare):
+        names = available_signals(some, frequencies, tier=settings.tier)
+        columns = features(some, names, frequencies)
+        unseen.append(_cross_validated(columns, labels, names, settings)[0])
+    gated, plain = unseen
+    return evidence if higher(auroc, gated, plain, labels.fails, settings.seed) else bare
+
+
+def higher(
+    statistic: Callable[[_Scores, Any], float],
+    scores: _Scores, others: _Scores, outcomes: Any, seed: int,
+) -> bool:  # fmt: skip
     """Whether the whole paired bootstrap interval of the difference is above 0."""
 
     def difference(*columns: _Scores) -> float:
-        return _area(columns[0], columns[2]) - _area(*columns[1:])
+        return statistic(columns[0], columns[2]) - statistic(*columns[1:])
 
-    columns = (scores, others, gain)
+    columns = (scores, others, outcomes)
     return bootstrap_interval(*columns, statistic=difference, resamples=500, seed=seed).low > 0
 
 

@@ -145,12 +145,7 @@ class GECEGate:
         if (cost := retrieval_cost or cost) is not None:
             fitting = partial(fitting, costs=(Usage.of(drafts, seconds), cost))
         fitted, report = fitting(outcomes)
-        if along is not None and settings.gradients == "auto":
-            bare = [replace(o, evidence=replace(o.evidence, agreement=None)) for o in outcomes]
-            plain = fitting(bare)
-            # the gradient must lift the AUROC above the whole interval of the gate without it
-            if report.auroc.value <= plain[1].auroc.high:
-                (fitted, report), along = plain, None
+        along = along if fitted.tier == "gradients" else None
         return cls(fitted, replace(world, retriever=None), report, along, own, digest_of(asked))
 
     @property

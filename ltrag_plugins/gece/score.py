@@ -33,7 +33,7 @@ class GECEScore:
     """A GECE value with what went into it."""
 
     value: float
-    """Larger means more long-tail; at least 0, finite."""
+    """Larger means more long-tail; finite, and below 0 only where `opposed`."""
     meteor: float
     """M(pred, ref), in [0, 1]; chrF or 1 - TER where the settings say so."""
     mean_probability: float
@@ -42,8 +42,8 @@ class GECEScore:
     """alpha: mean relative frequency of the question's words, in (0, 1]."""
     gradient_agreement: float | None
     """Agreement of the instance's gradient with the mean gradient; None when it was left out."""
-    floored: bool
-    """Whether the denominator met the floor: the instance pulls against the data set."""
+    opposed: bool
+    """Whether the gradient agreement is below 0: the instance pulls against the data set."""
 
 
 def gece_score(
@@ -54,14 +54,16 @@ def gece_score(
     gradient_agreement: float | None,
     settings: GECESettings | None = None,
 ) -> GECEScore:
-    """Put the ingredients together; a denominator below `settings.floor` becomes that."""
+    """Put the ingredients together; a denominator nearer to 0 than `settings.floor` becomes that,
+    and one below 0 gives what `settings.opposed` says."""
     settings = settings or GECESettings()
     denominator = word_frequency if settings.statistics else 1.0
     if settings.semantics and gradient_agreement is not None:
         denominator *= gradient_agreement
-    value = abs(meteor - mean_probability) / max(denominator, settings.floor)
-    floored = denominator <= settings.floor
-    return GECEScore(value, meteor, mean_probability, word_frequency, gradient_agreement, floored)
+    opposed = denominator < 0
+    sign = -1.0 if opposed and settings.opposed == "smallest" else 1.0
+    value = sign * abs(meteor - mean_probability) / max(sign * denominator, settings.floor)
+    return GECEScore(value, meteor, mean_probability, word_frequency, gradient_agreement, opposed)
 
 
 def quality_of(prediction: str, references: Sequence[str], metric: str = "meteor") -> float:

@@ -31,7 +31,8 @@ class Targets(Settings):
 
 @dataclass(frozen=True)
 class GECESettings(Settings):
-    """Settings of `GECEGate`; the defaults are what measured best on our data."""
+    """Settings of `GECEGate`; the defaults are what measured best on our data of what costs nothing
+    beside the draft."""
 
     scorer: str = "fitted"
     """What the gate thresholds. "fitted": a model of all signals, learned on the calibration
@@ -41,9 +42,9 @@ class GECESettings(Settings):
     """What the gate may read of a draft. "auto": token probabilities if every draft has them.
     "text": neither those nor gradients."""
     gradients: Literal["auto", "always", "never"] = "never"
-    """Whether the gate computes the gradient term at run time (local weights only; it costs two
-    to five times a draft). "auto": only if it lifts the fit's AUROC above the whole bootstrap
-    interval of the gate without it; a model without gradients does without."""
+    """Whether the gate computes the gradient term at run time (local weights only; it takes half
+    as long as a draft to one and a half times). "auto": only if it lifts the fit's AUROC for
+    certain (a paired bootstrap); a model without gradients does without."""
     layers: Count = 4
     """Last layers whose feed-forward weights the gradients are of (paper: the last 4)."""
     agreement: Literal["dot", "cosine"] = "dot"
@@ -54,8 +55,12 @@ class GECESettings(Settings):
     """Whether eq. 2 divides by the word frequency (table 3: "w/o Statistics")."""
     semantics: bool = True
     """Whether eq. 2 divides by the gradient agreement (table 3: "w/o Semantics")."""
+    opposed: Literal["smallest", "largest"] = "smallest"
+    """Where eq. 2 puts a question whose gradient pulls against the mean, so that the denominator is
+    below 0. "smallest": as printed, its value is below 0. "largest": as the paper's words have it
+    (a smaller product is more long-tail), the denominator becomes `floor`."""
     floor: Positive = 1e-9
-    """Smallest denominator of eq. 2; a product at or below 0 becomes this."""
+    """Smallest size of the denominator of eq. 2."""
     correct: Correct = "contains"
     """When a direct answer counts as right: it contains an accepted answer, equals one, or has
     token F1 of at least 0.5 with one."""

@@ -2,7 +2,8 @@
 
 Everything is asked once; what is compared is replayed from the recorded answers. Kept is the
 cheapest variant whose gain over the direct answer is above 0 by a paired bootstrap over the
-questions; the direct answer where there is none, or where choosing so does harm, cross-validated.
+questions, and by an exact sign test of the answers that changed; the direct answer where there is
+none, or where choosing so does harm, cross-validated.
 
 Source: Chen et al. (SGIC), eq. 2 (the means), 4.3 and 5.2 (the variants), figure 3 (samples).
 """
@@ -12,6 +13,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from math import comb
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
@@ -63,7 +65,8 @@ _SHOWN = 5  # ways in the text of a report, the best ones
 
 @dataclass(frozen=True, slots=True)
 class _VariantFigures:
-    """A `_Variant` with means over all questions; it pays if all of `gain` over direct is > 0."""
+    """A `_Variant` with means over all questions; it pays if all of `gain` over direct is > 0, and
+    enough answers changed to say so."""
 
     name: str
     kind: _Kind
@@ -273,7 +276,8 @@ class FitOptions(Settings):
     metric: _Metric = "em"
     """What has to rise; an answer under 0.5 in it is wrong for P(wrong)."""
     level: Annotated[float, Range(above=0, below=1)] = 0.9
-    """Of the intervals; the lower end of a gain must be above 0."""
+    """Of the intervals; the lower end of a gain must be above 0. Also of the sign test: at 0.9
+    five answers must be mended where none is spoiled, seven where one is, of however many."""
     method: CalibrationMethod = "platt"
     """Of P(wrong); isotonic wants several hundred answers."""
 
@@ -297,22 +301,36 @@ class _Comparison:
         before = self.quality(self.ways[0])[rows]
         return paired_bootstrap(after, before, level=self.options.level, seed=self.seed)
 
+    def changed(self, after: _Column, rows: _Rows | slice = slice(None)) -> tuple[int, int]:
+        """How many answers are better than the direct ones, and how many worse."""
+        before = self.quality(self.ways[0])[rows]
+        return int((after > before).sum()), int((after < before).sum())
+
+    def pays(self, way: _Variant, rows: _Rows | slice = slice(None)) -> bool:
+        """Whether the gain is above 0 by its interval, and by an exact sign test of one side.
+
+        A bootstrap of three mended answers and none spoiled is above 0 among any number of
+        questions, though a coin falls three times alike once in eight.
+        """
+        after = self.quality(way)[rows]
+        better, worse = self.changed(after, rows)
+        if self.options.metric == "f1":  # its changes differ in size, so only their number counts
+            better, worse = better + worse, 0
+        by_chance = sum(comb(better + worse, k) for k in range(worse + 1)) / 2 ** (better + worse)
+        return by_chance <= (1 - self.options.level) / 2 and self.gain(after, rows).low > 0
+
     def figures(self, way: _Variant) -> _VariantFigures:
         gain = self.gain(self.quality(way))
         means = {name: float(column.mean()) for name, column in way.columns.items()}
-        return _VariantFigures(way.name, way.kind, way.keepable, gain, gain.low > 0, **means)
+        about = way.name, way.kind, way.keepable, gain, self.pays(way)
+        return _VariantFigures(*about, **means)
 
     def cheapest_that_pays(self, rows: _Rows | slice = slice(None)) -> _Variant:
         """The way of fewest calls (then of the best answers) that pays on these rows; or direct."""
         direct, *others = self.ways
         kept = [way for way in others if way.keepable]
         kept.sort(key=lambda v: (v.columns["calls"][rows].mean(), -self.quality(v)[rows].mean()))
-        for way in kept:
-            after = self.quality(way)[rows]
-            better = after.mean() > self.quality(direct)[rows].mean()
-            if better and self.gain(after, rows).low > 0:
-                return way
-        return direct
+        return next((way for way in kept if self.pays(way, rows)), direct)
 
     def unseen_gain(self) -> Interval | None:
         """What choosing gains over direct where the other folds chose; None for one question."""
@@ -342,6 +360,12 @@ class _Comparison:
             yield f"{harm} (cross-validated): the direct answer is kept"
         if best is direct:
             yield "nothing pays with this model: the direct answer is kept"
+            near = [way for way in self.ways if way.keepable and self.figures(way).gain.low > 0]
+            if near:
+                most = max(near, key=lambda way: self.quality(way).mean())
+                better, worse = self.changed(self.quality(most))
+                luck = "too few to tell from luck"
+                yield f"{most.name} makes {better} answers better and {worse} worse, {luck}"
             if {way.settings.source for way in self.ways if way.kind == "cut"} == {"uncertainty"}:
                 yield "without encoder= a look at the nearest documents, of one call, was not tried"
         elif kept is best and gain == 0:

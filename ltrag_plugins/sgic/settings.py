@@ -21,8 +21,8 @@ class SGICSettings(Settings):
     """How an answer is calibrated; `InvalidInput` of values out of range or that exclude others."""
 
     rounds: Whole = 0
-    """K: most rounds after the first answer (paper: 5, for a tuned model). 0: the first answer,
-    measured. A fit without settings tries up to 5, and says whether they pay."""
+    """K: most rounds after the first answer (paper: 5). 0: the first answer, measured. A fit
+    without settings tries up to 5, and says whether they pay."""
     estimator: str = "product"
     """Of answers and documents: a name of `uncertainty.TOKEN_SIGNALS` (paper: "product"), or
     "agreement", which needs no token probabilities and `samples` calls more an answer."""
@@ -98,7 +98,8 @@ class SGICSettings(Settings):
     @classmethod
     def paper(cls, variant: _PaperRow = "documents", *, seed: int = 0) -> Self:
         """The paper's loop: K = 5 rounds to the end for all questions, as it names no threshold,
-        for a model that was tuned for them (section 3.3). A variant is a row of table 5.
+        for GPT-4o as it is (4.1), and for small models that were tuned to read scores (3.3). The
+        instruction's words, what scores mean among them, are ours. A variant is a row of table 5.
         "documents": scores of documents and answers; "scores": of answers alone; "answers": earlier
         answers without scores, of which the repeated one is taken. One mean for all rounds (eq. 2),
         and no word on what to do with earlier answers (table 1)."""
