@@ -63,7 +63,7 @@ SHARES = (0.2, 0.4, 0.6, 0.8)
 SIZES = (100, 400)
 EQ_2: dict[str, dict[str, Any]] = {
     "eq. 2": {},
-    "eq. 2, opposed largest": {"opposed": "largest"},
+    "eq. 2, opposed largest": {"floor": 1e-9},
     "eq. 2, chrF for METEOR": {"quality": "chrf"},
     "eq. 2, 1-TER for METEOR": {"quality": "ter"},
     "eq. 2, no statistics": {"statistics": False},

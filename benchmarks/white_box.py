@@ -58,7 +58,7 @@ from ltrag_plugins.uncertainty import mean_probability
 DOT = "reference gradient, dot, negated"
 ABLATIONS = {
     "GECE, eq. 2 (dot)": {},
-    "GECE, opposed largest": {"opposed": "largest"},
+    "GECE, opposed largest": {"floor": 1e-9},
     "GECE, cosine": {"agreement": "cosine"},
     "GECE, chrF for METEOR": {"quality": "chrf"},
     "GECE, 1-TER for METEOR": {"quality": "ter"},
@@ -120,7 +120,7 @@ def reference_scores(
 ) -> dict[str, np.ndarray]:
     scores = {}
     for name, changes in ABLATIONS.items():
-        settings = replace(GECESettings(), **changes)
+        settings = replace(GECESettings.paper(), **changes)
         scores[name] = np.array(
             [
                 gece_score(
@@ -284,8 +284,7 @@ def with_gradients(
     try:
         decided = [judged(train, pair, settings, llm) for pair in pairs]
         online = [
-            judged(train, pairs[1], replace(formula, opposed=where), llm)
-            for where in ("smallest", "largest")
+            judged(train, pairs[1], replace(formula, floor=floor), llm) for floor in (None, 1e-9)
         ]
     except CalibrationError as error:
         print(f"  no gate on these alone: {error}")

@@ -43,12 +43,12 @@ class Platt:
     slope: float
     intercept: float
     logarithm: bool = False
-    """Whether arsinh(score), a logarithm with a sign, stands in the score's place: GECE spans many
-    powers of ten."""
+    """Whether log(1 + |score|), with the score's sign, stands in its place: GECE spans many powers
+    of ten."""
 
     def __call__(self, scores: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
         """The probability of each score."""
-        x = np.arcsinh(scores) if self.logarithm else scores
+        x = _signed_log(scores) if self.logarithm else scores
         return expit(self.slope * x + self.intercept)
 
 
@@ -62,6 +62,10 @@ class Isotonic:
     def __call__(self, scores: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
         """The probability of each score."""
         return np.interp(scores, self.scores, self.probabilities)
+
+
+def _signed_log(scores: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
+    return np.sign(scores) * np.log1p(np.abs(scores))
 
 
 ProbabilityMap = Platt | Isotonic
@@ -85,7 +89,7 @@ def fit_calibrator(
     if method == "isotonic":
         model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(scores, fails)
         return Isotonic(model.X_thresholds_.astype(float), model.y_thresholds_.astype(float))
-    x = np.arcsinh(scores) if logarithm else scores
+    x = _signed_log(scores) if logarithm else scores
     mean, scale = x.mean(), x.std() if x.std() > 1e-9 else 1.0
     model = LogisticRegression(C=100.0, max_iter=2000).fit(((x - mean) / scale)[:, None], fails)
     slope = float(model.coef_[0, 0] / scale)

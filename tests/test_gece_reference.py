@@ -1,5 +1,6 @@
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from ltrag_plugins.errors import (
 )
 from ltrag_plugins.evaluate import Cell, evaluate
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.gating import RunGate, gated_cells
+from ltrag_plugins.evaluate.gating import ReferenceGate, RunGate, gated_cells
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECESettings, WordFrequencies, gece_score, score_questions
 from ltrag_plugins.gece.score import references_like
@@ -125,10 +126,11 @@ def run_behind(spec: str, some: list[Question], folder, llm=None, rate: float = 
 
 
 WITHOUT = {
-    "paper": lambda m, p, alpha, dot: abs(m["meteor"] - p) / max(alpha * dot, 1e-9),
-    "paper:quality=chrf": lambda m, p, alpha, dot: abs(m["chrf"] - p) / max(alpha * dot, 1e-9),
-    "paper:quality=ter": lambda m, p, alpha, dot: abs(m["ter"] - p) / max(alpha * dot, 1e-9),
-    "paper:statistics=false": lambda m, p, _, dot: abs(m["meteor"] - p) / max(dot, 1e-9),
+    "paper": lambda m, p, alpha, dot: abs(m["meteor"] - p) / (alpha * dot),
+    "paper:floor=1e-9": lambda m, p, alpha, dot: abs(m["meteor"] - p) / max(alpha * dot, 1e-9),
+    "paper:quality=chrf": lambda m, p, alpha, dot: abs(m["chrf"] - p) / (alpha * dot),
+    "paper:quality=ter": lambda m, p, alpha, dot: abs(m["ter"] - p) / (alpha * dot),
+    "paper:statistics=false": lambda m, p, _, dot: abs(m["meteor"] - p) / dot,
     "paper:semantics=false": lambda m, p, alpha, _: abs(m["meteor"] - p) / alpha,
 }
 
@@ -173,6 +175,9 @@ def test_the_values_are_kept_and_serve_no_other_run(tmp_path):
     for changed, said in (((questions(19), 0.2), "questions was"), ((some, 0.5), "rate was 0.2")):
         with pytest.raises(ArtifactMismatch, match=said):
             run_behind("paper", changed[0], tmp_path, llm, changed[1])
+    folder, other = tmp_path / "eq2", replace(GECESettings.paper(), floor=1e-9)
+    with pytest.raises(ArtifactMismatch, match=r"settings\.floor was None and is now 1e-09"):
+        ReferenceGate.kept(folder, some, other, 0.2, llm=llm)
 
 
 def test_a_model_without_gradients_gets_no_gate_of_eq_2_and_nothing_is_asked(tmp_path):

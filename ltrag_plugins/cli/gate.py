@@ -88,7 +88,7 @@ def _score(
 
     [dim]ltrag gate score questions.jsonl --limit 10[/]
     """
-    [settings] = options.changed(words, gece.GECESettings())
+    [settings] = options.changed(words, gece.GECESettings.paper())
     found = read_questions(questions, require_answers=True, limit=limit, check=_askable(settings))
     llm = options.load_llm(model, cache=cache)
     how: dict[str, Any] = {"llm": llm, "settings": settings, "batch": batch}
@@ -110,8 +110,8 @@ def _score(
     columns |= {"gradient": "gradient_agreement:.3g"}
     io.show_table(columns, [one | {"mark": "*" * one["opposed"]} for one in records])
     if opposed := sum(record["opposed"] for record in records):
-        why = f"pull against the others; --set opposed={settings.opposed} puts them there"
-        io.show(f"* {opposed} of {len(records)} {why}")
+        where = "last; --set floor=1e-9 puts them first" if settings.floor is None else "first"
+        io.show(f"* {opposed} of {len(records)} pull against the others, which puts them {where}")
 
 
 @COMMANDS["gate"].command("explain")

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast
@@ -59,8 +59,9 @@ class ReferenceGate:
         about: dict[str, Any] = {"llm": llm.name, "questions": digest_of(questions)}
         if before := json_object(folder / f"{EQ2}.json"):
             gate = cls.load(folder)
-            known = {name: before.get(name) for name in about} | {"rate": gate.rate}
-            now = about | {"rate": rate}
+            known = {name: before.get(name) for name in about}
+            known |= {"rate": gate.rate, "settings": asdict(gate.settings)}
+            now = about | {"rate": rate, "settings": asdict(settings)}
             check_same(f"{folder} has other values", known, now, "Name another folder.")
             return gate
         scores = score_questions(questions, llm=llm, settings=settings, **how)

@@ -27,13 +27,15 @@ from ltrag_plugins.prompts.templates import render_question
 from ltrag_plugins.types import Generation, Question
 from ltrag_plugins.uncertainty import mean_probability
 
+_LEAST = 1e-9  # a denominator of 0 as printed, so that values are finite
+
 
 @dataclass(frozen=True, slots=True)
 class GECEScore:
     """A GECE value with what went into it."""
 
     value: float
-    """Larger means more long-tail; finite, and below 0 only where `opposed`."""
+    """Larger means more long-tail; finite, and below 0 only where `opposed`, if no floor is set."""
     meteor: float
     """M(pred, ref), in [0, 1]; chrF or 1 - TER where the settings say so."""
     mean_probability: float
@@ -54,15 +56,14 @@ def gece_score(
     gradient_agreement: float | None,
     settings: GECESettings | None = None,
 ) -> GECEScore:
-    """Put the ingredients together; a denominator nearer to 0 than `settings.floor` becomes that,
-    and one below 0 gives what `settings.opposed` says."""
-    settings = settings or GECESettings()
+    """Put the ingredients together, as printed (`GECESettings.paper()`) unless told otherwise."""
+    settings = settings or GECESettings.paper()
     denominator = word_frequency if settings.statistics else 1.0
     if settings.semantics and gradient_agreement is not None:
         denominator *= gradient_agreement
-    opposed = denominator < 0
-    sign = -1.0 if opposed and settings.opposed == "smallest" else 1.0
-    value = sign * abs(meteor - mean_probability) / max(sign * denominator, settings.floor)
+    opposed, floor = denominator < 0, settings.floor
+    sign = -1.0 if opposed and floor is None else 1.0
+    value = sign * abs(meteor - mean_probability) / max(sign * denominator, floor or _LEAST)
     return GECEScore(value, meteor, mean_probability, word_frequency, gradient_agreement, opposed)
 
 
@@ -88,6 +89,7 @@ def score_questions(
 
     Args:
         llm: gives token probabilities; and gradients, unless `settings.semantics` is off.
+        settings: None: `GECESettings.paper()`.
         batch: most prompts of one model call; see `run_many`.
 
     Raises:
@@ -95,7 +97,7 @@ def score_questions(
         NoTokenProbabilities, NeedsGradients: the model cannot give an ingredient.
         MissingExtra: word frequencies of a language need the extra `frequency`.
     """
-    settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
+    settings, frequencies = settings or GECESettings.paper(), frequencies or WordFrequencies()
     check_labelled(questions)
     require("evaluate")  # and the frequencies, before a draft is paid for
     frequencies.of_word("a")

@@ -55,12 +55,10 @@ class GECESettings(Settings):
     """Whether eq. 2 divides by the word frequency (table 3: "w/o Statistics")."""
     semantics: bool = True
     """Whether eq. 2 divides by the gradient agreement (table 3: "w/o Semantics")."""
-    opposed: Literal["smallest", "largest"] = "smallest"
-    """Where eq. 2 puts a question whose gradient pulls against the mean, so that the denominator is
-    below 0. "smallest": as printed, its value is below 0. "largest": as the paper's words have it
-    (a smaller product is more long-tail), the denominator becomes `floor`."""
-    floor: Positive = 1e-9
-    """Smallest size of the denominator of eq. 2."""
+    floor: Positive | None = 1e-9
+    """Smallest denominator of eq. 2: a question whose gradient pulls against the mean, so that the
+    product is below 0, has the largest values, as the paper's words have it (a smaller product is
+    more long-tail). None: as printed, such a value is below 0, the smallest."""
     correct: Correct = "contains"
     """When a direct answer counts as right: it contains an accepted answer, equals one, or has
     token F1 of at least 0.5 with one."""
@@ -95,5 +93,5 @@ class GECESettings(Settings):
 
     @classmethod
     def paper(cls) -> "GECESettings":
-        """The formula of the paper with its gradients, instead of a fitted model."""
-        return cls(scorer="gece", gradients="always", calibration="isotonic")
+        """The formula of the paper as printed, with its gradients, instead of a fitted model."""
+        return cls(scorer="gece", gradients="always", floor=None, calibration="isotonic")
