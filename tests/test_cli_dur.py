@@ -7,11 +7,14 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cli_parts import lines_file, ltrag, one_line, program, word_encoder
 from openai_server import openai_server
 
+from ltrag_plugins.cli.dur import _verdict
+from ltrag_plugins.dur.train import TrainingResult, _Choice
 from ltrag_plugins.llm.transformers import TransformersLLM
 
 COUNT = 24
@@ -108,6 +111,14 @@ def head(train, tmp_path_factory):
 
 def numbers_of(head: Path) -> bytes:
     return (head / "dur.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(("trained", "near"), [(0.52, True), (0.60, False)])
+def test_a_gain_within_its_error_is_told_as_that(trained, near):
+    choice = _Choice(40, (0.2, trained), (0.2, 0.50), 0.05, (0.2, trained), 80, None)
+    told = _verdict(TrainingResult(SimpleNamespace(shots=1), (), None, choice))
+    assert f"{trained:.3f} trained, 0.500 before, 0.200 without shots" in told
+    assert ("within a standard error, 0.050" in told) == near
 
 
 def test_the_report_counts_what_the_server_was_sent(train, asked, tmp_path):

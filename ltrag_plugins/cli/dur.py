@@ -229,6 +229,9 @@ def _verdict(result: "dur.TrainingResult") -> str:
     which = "trained head" if choice.head == "trained" else "head as it was before training"
     own, old = max(choice.trained[1:]), max(choice.start[1:])
     worth = f"{own:.3f} trained, {old:.3f} before, {choice.trained[0]:.3f} without shots"
+    if abs(own - old) <= choice.error:  # so few questions seldom tell: docs/results/rankers.md
+        near = f"the first two are within a standard error, {choice.error:.3f}"
+        worth += f" ({near}: judge them by 'ltrag rerank evaluate')"
     return (
         f"the {which} with {shots} shots; reward on {choice.questions} held-out questions: {worth}"
     )
