@@ -584,10 +584,22 @@ def table(out: Path) -> None:
             gained = "" if name == "BM25" else gain(members, found.get("BM25", []))
             told = "".join(figures(members, gained))
             print(f"{marked(name, members):<{first}}{told}".rstrip())
+        for line in with_as_many(found):
+            print(line)
     for model in sorted({key[0] for key in cells}):
         for line in (*above(cells, model), *prompts(cells, model), *over_rivals(cells, model)):
             print(line)
     foot(cell for members in cells.values() for cell in members)
+
+
+def with_as_many(found: dict[str, list[dict]]) -> Iterator[str]:
+    """Lines of what a trained head is above the nearest examples, where as many of these as it
+    answers with were asked, and above the head before training."""
+    for cell in found.get("DUR", []):
+        alone = f"nearest; {cell.get('answer_shots')} shots"
+        for other in (alone, "DUR; untrained") if alone in found else ():
+            if gained := gain([cell], found.get(other, [])):
+                yield f"DUR, seed {cell['key'][-1]}, over {other}: {gained}"
 
 
 def gain(members: Sequence[dict], others: Sequence[dict]) -> str:
