@@ -76,7 +76,7 @@ async def test_without_documents_the_model_answers_from_what_it_knows_once(frame
 
 
 @EVERY_WAY
-@pytest.mark.parametrize("question", ["", " ?!"])
+@pytest.mark.parametrize("question", ["", " \n"])
 async def test_an_empty_question_is_refused_before_anything_is_asked(framework, way, question):
     llm = ladder()
     with pytest.raises(EmptyQuestion):
