@@ -407,10 +407,11 @@ def gates_table(rows: list[Row], some: list[Row]) -> None:
     gain = (reading - direct).astype(float)
     some = [*some, {"by": "best possible", "name": "", "scores": gain, "ms": 0.0}]
     each, known = scored(some)
-    first = np.argsort(np.argsort(-known[GATE], kind="stable"))
+    gate = known[GATE if GATE in known else PLAIN]
+    first = np.argsort(np.argsort(-gate, kind="stable"))
     for line, scores in zip(some, each, strict=True):
         area = bootstrap_interval(scores, gain, statistic=_area, resamples=RESAMPLES)
-        over, own, there, calls = difference(known[GATE], scores, gain, _area), "-", "-", "1 + rate"
+        over, own, there, calls = difference(gate, scores, gain, _area), "-", "-", "1 + rate"
         if line.get("decides"):
             right = np.where(scores > 0, reading, direct)
             own, calls = f"{right.mean():.3f} at {np.mean(scores > 0):.0%}", "1"

@@ -147,7 +147,7 @@ async def test_k_and_the_arguments_of_a_call_reach_the_retriever():
 def test_for_an_empty_question_nothing_is_searched():
     search = Search()
     with pytest.raises(EmptyQuestion):
-        looking(ladder(), search).invoke(" ?")
+        looking(ladder(), search).invoke(" ")
     assert search.asked == []
 
 
@@ -320,13 +320,21 @@ def test_of_a_question_with_a_picture_the_words_are_read():
     assert "\N{OBJECT REPLACEMENT CHARACTER}" not in "".join(model.prompts)
 
 
-@pytest.mark.parametrize("last", ["🙂", [{"type": "image", "url": "http://localhost/a.png"}]])
-def test_a_turn_without_words_is_not_made_a_question(last):
+BEFORE = [HumanMessage("Tell me about the castle."), AIMessage("It is old.")]
+
+
+def test_a_turn_without_text_is_not_made_a_question():
     search, model = Search(), ScriptedLLM(lambda _: said(QUESTION))
-    before = [HumanMessage("Tell me about the castle."), AIMessage("It is old.")]
+    picture = {"type": "image", "url": "http://localhost/a.png"}
     with pytest.raises(EmptyQuestion):
-        looking(model, search).invoke([*before, HumanMessage(last)])
+        looking(model, search).invoke([*BEFORE, HumanMessage([picture])])
     assert (model.prompts, search.asked) == ([], [])
+
+
+def test_a_turn_without_a_word_is_answered_as_it_is():
+    search = Search()
+    out = looking(ladder(), search).invoke([*BEFORE, HumanMessage("🙂")])
+    assert out["question"] == search.asked[0][0] == "🙂"
 
 
 @pytest.mark.parametrize(("most", "answer"), [(3, "East Lothian"), (2, "Pass.")])

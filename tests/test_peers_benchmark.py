@@ -45,23 +45,10 @@ def test_one_relevant_passage_gains_by_its_place_among_the_first_five(peers, pla
     assert peers.ndcg(order, gold=order[place]) == pytest.approx(gain)
 
 
-def test_the_least_rate_is_the_first_of_all_cuts_that_is_as_good_as_always(peers):
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        scores = rng.integers(4, size=8).astype(float)  # many ties
-        direct, reading = rng.integers(2, size=(2, 8))
-        enough = [
-            np.mean(scores >= cut)
-            for cut in (np.inf, *scores)
-            if np.where(scores >= cut, reading, direct).sum() >= reading.sum()
-        ]
-        assert peers.least_rate(scores, direct, reading) == pytest.approx(min(enough))
-
-
 def test_a_difference_of_aurocs_is_that_of_the_pairs_in_order(peers):
     wrong = np.array([1, 0, 1, 0])
     found = peers.difference(np.array([4.0, 1, 3, 2]), np.array([1.0, 2, 4, 3]), wrong)
-    assert found.value == pytest.approx(4 / 4 - 2 / 4)
+    assert found.startswith(f"{4 / 4 - 2 / 4:+.3f} (")
 
 
 def test_no_question_is_scored_by_what_learned_from_it(peers):
