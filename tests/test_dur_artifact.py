@@ -14,7 +14,13 @@ from safetensors import safe_open
 from safetensors.numpy import load, save
 
 from ltrag_plugins.dur import DURRanker, DURSettings, PromptFormat
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, ModelFailed, UnreadableArtifact
+from ltrag_plugins.errors import (
+    ArtifactMismatch,
+    InvalidInput,
+    ModelFailed,
+    UnreadableArtifact,
+    UnwritableArtifact,
+)
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from tests.dur_parts import (
@@ -149,6 +155,21 @@ def test_a_checkpoint_in_the_users_home_goes_there(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trained(RUN, checkpoint="~/run", max_calls=1)
     assert [path.name for path in tmp_path.joinpath("run").iterdir()] == ["checkpoint.safetensors"]
+
+
+def test_a_place_for_the_checkpoint_that_cannot_be_written_to_is_found_before_a_call(tmp_path):
+    llm, mine = moody_llm(), tmp_path / "mine"
+    mine.write_text("mine")
+    for folder in (mine, mine / "below"):
+        with pytest.raises(UnwritableArtifact, match="cannot write to"):
+            trained(RUN, llm, checkpoint=folder)
+    assert (llm.calls, mine.read_text()) == ([], "mine")
+
+
+def test_a_run_that_failed_at_once_leaves_the_folder_to_others(tmp_path):
+    with pytest.raises(ModelFailed):
+        trained(RUN, ScriptedLLM(lambda _: 1 / 0, name="broken"), checkpoint=tmp_path)
+    assert trained(RUN, checkpoint=tmp_path).stopped is None
 
 
 def test_a_finished_run_is_not_run_again_and_may_be_given_more_epochs(tmp_path):

@@ -174,7 +174,12 @@ def test_calibration_by_a_batch_needs_one_set_of_options():
     found = [Feedback(BIRDS, (-1.0, -1.0, -1.0)), Feedback(other, (-1.0, -1.0))]
     with pytest.raises(InvalidInput, match="use 'content-free'"):
         contextual_calibration(found)
-    assert contextual_calibration([Feedback(PARIS, text="x")]) == [Feedback(PARIS, text="x")]
+    written = Feedback(PARIS, text="x")
+    assert contextual_calibration([written]) == [written]
+    assert contextual_calibration([written, found[0]]) == [
+        written,
+        *contextual_calibration(found[:1]),
+    ]
 
 
 NONE = ("no", "none", "no one")
@@ -243,6 +248,16 @@ CS = ("C#", "C", "C++")
         (" the ANSWER is Paris", (), " The answer is", "Paris"),
         (" Paris. ", (), " The answer is", "Paris"),
         ("The answer is", (), " The answer is", ""),
+        ("The answer is: Paris.", (), " The answer is", "Paris"),
+        ("The answer is : Paris.", (), " The answer is", "Paris"),
+        ("The answer is\nParis.", (), " The answer is", "Paris"),
+        ("The answer is: B", NONE, " The answer is", "none"),
+        # another word that begins as the lead-in ends; Chinese has no blank between words
+        ("The answer isn't in the text.", (), " The answer is", "The answer isn't in the text"),
+        ("The answer is巴黎", (), " The answer is", "巴黎"),
+        ("答案是巴黎", (), "答案是", "巴黎"),
+        ("答案是：巴黎", (), "答案是", "巴黎"),
+        ("答案是Paris.", (), "答案是", "Paris"),
         ("St. Ives", (), " The answer is", "St. Ives"),
         ("", (), " The answer is", ""),
     ],

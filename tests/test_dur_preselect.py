@@ -1,5 +1,6 @@
 """Which candidates are ranked for a question."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -106,3 +107,40 @@ def test_a_head_of_whole_examples_is_not_shown_their_questions_alone():
     with pytest.raises(InvalidInput, match=r"encoded='question'"):
         ExamplePool(ranker)
     ExamplePool(DURRanker.untrained(Nonsense(), settings=DURSettings())).add(["why?"], ["because"])
+
+
+def test_a_pool_is_indexed_when_it_is_asked_not_at_each_example():
+    pool, made = ExamplePool(DURRanker.untrained(Nonsense())), []
+    ranked = pool._ranked
+    pool._ranked = lambda known, **more: made.append(len(known)) or ranked(known, **more)
+    assert pool.choose("why?") == []
+    for question in POOL[:20]:
+        pool.add([question.text], [question.id])
+    assert made == []
+    first = pool.choose("What colour is house 3 in Elm street?")
+    assert pool.choose("What colour is house 3 in Elm street?") == first
+    pool.add([POOL[20].text], [POOL[20].id])
+    pool.choose("why?")
+    assert made == [20, 21]
+    at_once = ExamplePool(DURRanker.untrained(Nonsense()))
+    at_once.add([one.text for one in POOL[:20]], [one.id for one in POOL[:20]])
+    assert at_once.choose("What colour is house 3 in Elm street?") == first
+
+
+def test_threads_that_add_to_a_pool_find_what_they_added():
+    ranker = DURRanker.untrained(Nonsense(), settings=DURSettings(preselect="none"))
+    pool = ExamplePool(ranker, shots=len(POOL))
+
+    def added(question):
+        pool.add([question.text], [question.id])
+        return pool.choose("why?")
+
+    with ThreadPoolExecutor(8) as threads:
+        found = [*threads.map(added, POOL)]
+    for question, some in zip(POOL, found, strict=True):
+        assert question.id in some
+        assert len({*some}) == len(some)
+    assert sorted(pool.choose("why?")) == sorted(one.id for one in POOL)
+    in_turn = ExamplePool(ranker, shots=len(POOL))
+    in_turn.add([one.text for one in POOL], [one.id for one in POOL])
+    assert pool.choose("why?") == in_turn.choose("why?")

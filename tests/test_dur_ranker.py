@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from method_parts import Planes
 
 from ltrag_plugins.dur import DURRanker, DURSettings
 from ltrag_plugins.dur.head import Head
@@ -63,6 +64,29 @@ def test_no_candidate_is_lost_to_rounding():
     told = sure.rank(QUESTIONS[0].text, CANDIDATES)
     assert sorted(r.index for r in told) == list(range(25))
     assert told[-1].score == 0.0
+
+
+def test_candidates_whose_scores_are_rounded_alike_keep_their_order():
+    # beside exp(0) for "best" all others are 0 in floating point
+    lengths = {"worst": 5, "middle": 20, "second": 40, "best": 60}
+    vectors = Planes(q=[60.0], **{word: [float(n)] for word, n in lengths.items()})
+    ranker = DURRanker(Head(np.eye(1), np.zeros(1)), vectors, DURSettings())
+    passages = [Passage(word) for word in lengths]
+
+    def ranked(**bounds):
+        return [passages[one.index].text for one in ranker.rank("q", passages, **bounds)]
+
+    assert ranked() == ["best", "second", "middle", "worst"]
+    assert ranked(top_n=2) == ["best", "second"]
+    assert ranked(sigma=0.1) == ["best"]
+
+
+async def test_candidates_may_come_one_by_one():
+    ranker = a_ranker()
+    everything = ranker.rank("Who?", CANDIDATES)
+    assert ranker.rank("Who?", iter(CANDIDATES)) == everything
+    assert await ranker.arank("Who?", iter(CANDIDATES)) == everything
+    assert ranker.rank("Who?", iter([])) == await ranker.arank("Who?", iter([])) == []
 
 
 def test_candidates_with_one_text_share_their_score_and_keep_their_order():

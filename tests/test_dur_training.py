@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from ltrag_plugins.data import digest_of
-from ltrag_plugins.dur import DURRanker, DURSettings
+from ltrag_plugins.dur import DURRanker, DURSettings, DURTrainer
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Passage
 from tests.dur_parts import (
@@ -254,6 +255,28 @@ def test_calibrated_options_are_rewarded_for_what_the_model_knows(calibration):
     assert calibrated.history[0].reward == 1.0
 
 
+def test_questions_without_options_are_left_out_of_the_calibration_by_a_batch():
+    bare = houses(100, 6)
+    settings = replace(
+        FREE, format="QO-A", reward="match", option_calibration="batch", epochs=1, batch_size=99
+    )
+    llm = Scorer(
+        by_word(biased), says=lambda prompt: f" The answer is {colour(house(asked(prompt)))}."
+    )
+    result = trained(replace(settings, held_out=0.4), llm, CHOICE[:10], [*CHOICE[10:], *bare])
+    assert result.history[0].reward == 1.0
+    assert result.choice is not None
+
+
+def test_options_that_differ_cannot_be_calibrated_by_a_batch_and_nothing_is_asked():
+    llm, encoder = Scorer(by_word(biased)), Nonsense()
+    other = replace(CHOICE[-1], options=CHOICE[-1].options[::-1])
+    settings = replace(FREE, format="QO-A", option_calibration="batch")
+    with pytest.raises(InvalidInput, match="all offer the same options; use 'content-free'"):
+        trained(settings, llm, CHOICE[:10], [*CHOICE[10:], other], encoder=encoder)
+    assert (llm.pairs, llm.prompts, encoder.texts) == ([], [], [])
+
+
 def test_a_rung_that_one_question_reaches_is_calibrated_by_the_rung_before():
     few, more = (tuple(Passage(f"fact {i}", id=str(i)) for i in range(n)) for n in (1, 3))
     questions = [replace(q, passages=few) for q in CHOICE[:12]]
@@ -305,6 +328,15 @@ def test_frozen_text_is_encoded_once():
     encoder = Nonsense()
     trained(replace(FREE, preselect="encoder"), encoder=encoder)
     assert sorted(encoder.texts) == sorted(q.text for q in (*CANDIDATES, *VALIDATION))
+
+
+def test_without_a_preselection_all_questions_share_one_array_of_vectors():
+    trainer = DURTrainer(Nonsense(), moody_llm(), settings=replace(FREE, preselect="none"))
+    *cases, own = trainer._cases(CANDIDATES, [*VALIDATION, CANDIDATES[3]])
+    assert all(np.shares_memory(case.vectors, cases[0].vectors) for case in cases)
+    assert all(case.candidates == tuple(CANDIDATES) for case in cases)
+    assert own.candidates == (*CANDIDATES[:3], *CANDIDATES[4:])
+    assert np.array_equal(own.vectors, np.delete(cases[0].vectors, 3, axis=0))
 
 
 def test_nothing_that_was_handed_in_is_changed():

@@ -9,7 +9,7 @@ Calibration" (the mean over a batch).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -179,6 +179,13 @@ def reward(found: Feedback, settings: DURSettings) -> float:
     return value
 
 
+def check_same_options(questions: Iterable[Question]) -> None:
+    """Refuse questions whose options a batch cannot calibrate; those without any do not count."""
+    if len({q.options for q in questions if q.options}) > 1:
+        why = "needs questions that all offer the same options; use 'content-free'"
+        raise InvalidInput(f"option_calibration='batch' {why}")
+
+
 def contextual_calibration(
     found: Sequence[Feedback], over: Sequence[Feedback] | None = None
 ) -> list[Feedback]:
@@ -186,9 +193,10 @@ def contextual_calibration(
     known = [f for f in over or found if f.options is not None]
     if not known:
         return list(found)
-    if len({f.question.options for f in known}) > 1:
-        why = "needs questions that all offer the same options; use 'content-free'"
-        raise InvalidInput(f"option_calibration='batch' {why}")
+    check_same_options(f.question for f in known)
     prior = log_softmax(np.array([f.options for f in known])).mean(axis=0)
-    shares = log_softmax(np.array([f.options for f in found])) - prior
-    return [replace(f, options=tuple(row)) for f, row in zip(found, shares.tolist(), strict=True)]
+
+    def moved(options: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        return options and tuple((log_softmax(np.array(options)) - prior).tolist())
+
+    return [replace(f, options=moved(f.options)) for f in found]

@@ -159,6 +159,7 @@ class DURRanker:
             ArtifactMismatch: the encoder's vectors have another dimension.
             ModelError: the encoder gave more or fewer vectors than texts.
         """
+        candidates = listed(candidates, "candidates")
         texts, placed = self._asked(question, candidates, top_n, sigma)
         return placed(self.encoder.encode(texts)) if candidates else []
 
@@ -171,6 +172,7 @@ class DURRanker:
         sigma: float = 0.0,
     ) -> list[Ranked]:
         """As `rank`; awaits the encoder's `aencode` where it has one, else encodes in a thread."""
+        candidates = listed(candidates, "candidates")
         texts, placed = self._asked(question, candidates, top_n, sigma)
         encode: Any = partial(asyncio.to_thread, self.encoder.encode)
         encode = getattr(self.encoder, "aencode", encode)
@@ -183,10 +185,7 @@ class DURRanker:
         these, unless they cannot be used."""
         if not checked(question, str, "the question", "a string").strip():
             raise EmptyQuestion("the question is empty; there is nothing to rank by")
-        texts = [
-            text_of(candidate, self.settings.encoded)
-            for candidate in listed(candidates, "candidates")
-        ]
+        texts = [text_of(candidate, self.settings.encoded) for candidate in candidates]
         keys = [sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
         with _keeping:
             known = {key: self._kept[key] for key in keys if key in self._kept}
@@ -222,9 +221,10 @@ class DURRanker:
             return []
         # each vector once: a matrix product may round equal rows differently
         distinct, places = np.unique(candidates, axis=0, return_inverse=True)
-        scores = softmax(self.head.scores(question, distinct)[places])
-        # a score can be rounded to 0, which is no reason to lose a document
-        kept = [i for i in top(scores, top_n or len(scores)) if scores[i] > sigma or sigma == 0]
+        raw = self.head.scores(question, distinct)[places]
+        scores = softmax(raw)
+        # a score can be rounded to 0, which is no reason to lose a document or its place
+        kept = [i for i in top(raw, top_n or len(raw)) if scores[i] > sigma or sigma == 0]
         return [Ranked(int(i), float(scores[i])) for i in kept]
 
     def __repr__(self) -> str:

@@ -197,9 +197,8 @@ class ExamplePool(Generic[_T]):
             raise InvalidInput(f"{told} alone; train one with DURSettings(encoded='question')")
         self._encode = ranker.encoder.encode
         self._ranked = partial(ShotRanker.learned, ranker, shots=shots, sigma=sigma)
-        self._questions: list[Question] = []
-        self._rows: list[_Vectors] = []
-        self._pool: tuple[tuple[_T, ...], ShotRanker | None] = (), None
+        self._held: tuple[tuple[Question, ...], tuple[_Vectors, ...], tuple[_T, ...]] = (), (), ()
+        self._made: tuple[Any, ShotRanker] | None = None  # of which `_held`, made when it is asked
 
     def add(self, questions: Sequence[str], examples: Sequence[_T]) -> None:
         """Put examples under their questions; nothing but these questions is encoded."""
@@ -207,17 +206,20 @@ class ExamplePool(Generic[_T]):
             return
         rows = self._encode(list(questions)).astype(float)
         with _adding:
-            self._questions += map(Question, questions)
-            self._rows.append(rows)
-            ranker = self._ranked(tuple(self._questions), vectors=np.concatenate(self._rows))
-            self._pool = (*self._pool[0], *examples), ranker
+            asked, vectors, held = self._held
+            self._held = (*asked, *map(Question, questions)), (*vectors, rows), (*held, *examples)
 
     def choose(self, question: str) -> list[_T]:
         """The best examples, best first; none whose question is `question` itself."""
         if not question.strip():
             raise EmptyQuestion("the question is empty; there is nothing to choose examples by")
-        examples, ranker = self._pool
-        [places] = [[]] if ranker is None else ranker.places([Question(question)])
+        held, made = self._held, self._made
+        asked, vectors, examples = held
+        if not asked:
+            return []
+        if made is None or made[0] is not held:
+            made = self._made = held, self._ranked(asked, vectors=np.concatenate(vectors))
+        [places] = made[1].places([Question(question)])
         return [examples[i] for i in places]
 
 

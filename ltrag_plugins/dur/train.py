@@ -18,6 +18,7 @@ from functools import partial
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Literal, final
 
 import numpy as np
@@ -28,7 +29,12 @@ from safetensors.numpy import save
 from ltrag_plugins.artifacts import identity_of, reading, replace_file, writing
 from ltrag_plugins.data import check_labelled, digest_of
 from ltrag_plugins.dur.batch import Batch, TrainingCase, trained_batch
-from ltrag_plugins.dur.feedback import contextual_calibration, read_feedback, reward
+from ltrag_plugins.dur.feedback import (
+    check_same_options,
+    contextual_calibration,
+    read_feedback,
+    reward,
+)
 from ltrag_plugins.dur.head import Adam, Head, initial_head
 from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.prompts import Shot, text_of
@@ -159,6 +165,7 @@ class DURTrainer:
             InvalidInput: nothing to train on, ids that come twice, or a reward that raised.
             MissingReferences: a question or example without an answer.
             ArtifactMismatch: the checkpoint belongs to another run.
+            UnwritableArtifact: it cannot be written to.
             ModelFailed: the model raised; the batches before are in the checkpoint.
         """
         for name, most in (("max_calls", max_calls), ("max_tokens", max_tokens)):
@@ -181,6 +188,9 @@ class DURTrainer:
         if len(history) > settings.epochs * batches:
             done = f"{checkpoint} holds a run of {len(history) // batches} epochs"
             raise ArtifactMismatch(f"{done}, more than epochs={settings.epochs}; name another")
+        if path is not None and len(history) < settings.epochs * batches:
+            with writing(path.parent), TemporaryFile(dir=path.parent):
+                pass  # what cannot be written to is found out before anything is paid for
         stopped, sigma = None, history[-1].sigma if history else 0.0
         while len(history) < settings.epochs * batches:
             if stopped := _spent(history, max_calls, max_tokens):
@@ -227,6 +237,8 @@ class DURTrainer:
     ) -> list[TrainingCase]:
         """Each question with the candidates that are ranked for it, all encoded."""
         _check(validation, candidates)
+        if self.settings.option_calibration == "batch":
+            check_same_options(validation)
         of = partial(text_of, encoded=self.settings.encoded)
         asked = self._encoded([of(q, asked=True) for q in validation])
         pairs = [*zip(validation, asked, strict=True)]
@@ -239,14 +251,16 @@ class DURTrainer:
             ]
         vectors = self._encoded([of(c) for c in candidates])
         preselector = Preselector.of(self.settings, candidates, vectors)
-        cases = []
+        pool, everything, cases = tuple(candidates), np.arange(len(candidates)), []
         for question, vector in pairs:
             picks = preselector.choose(question, vector)
             if not len(picks):
                 why = f"there is no candidate but {question.text[:40]!r} itself"
                 raise InvalidInput(f"{why}; a question is never its own example")
-            chosen = tuple(candidates[i] for i in picks)
-            cases.append(TrainingCase(question, vector, chosen, vectors[picks]))
+            chosen, rows = pool, vectors  # without a preselection no case has a copy
+            if not np.array_equal(picks, everything):
+                chosen, rows = tuple(candidates[i] for i in picks), vectors[picks]
+            cases.append(TrainingCase(question, vector, chosen, rows))
         return cases
 
     def _encoded(self, texts: Sequence[str]) -> Float[np.ndarray, "texts dim"]:
