@@ -25,7 +25,7 @@ from ltrag_plugins.sgic import (
 )
 from ltrag_plugins.sgic.analysis import as_record, from_record
 from ltrag_plugins.types import Generation, Passage
-from tests.sgic_parts import QUESTION, answered, model, said
+from tests.sgic_parts import BAY, CASTLE, QUESTION, answered, model, said
 
 
 def one(right: str, uncertainties, *, chosen: int | None = None, documents=(), relevant="", **more):
@@ -318,6 +318,15 @@ def test_records_are_without_tokens(tmp_path):
     assert found.answer.trace[1].prompt == answer.trace[1].prompt
     assert found.answer.documents == answer.documents
     assert analyse([found]) == analyse([whole])
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("-inf")])
+def test_a_score_of_a_retriever_that_is_no_number_is_read_again_as_none(score, tmp_path):
+    passages = [replace(CASTLE, score=score), replace(BAY, score=0.5)]
+    run = labelled([answered(model([said("x", 0.5)]), passages)], [Truth((True, False), ("x",))])
+    [again] = read_run(write_run(run, tmp_path / "run.jsonl"))
+    assert [one.passage.score for one in again.answer.documents] == [None, 0.5]
+    assert run[0].answer.documents[0].passage.score is score  # the caller's own is left alone
 
 
 GOOD = one("10", [0.5, 0.4], documents=[0.5], relevant="1")

@@ -324,6 +324,22 @@ def test_a_cache_of_the_user_keeps_the_answers_instead(tmp_path):
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["manifest.json", "train.jsonl"]
 
 
+@pytest.mark.parametrize("missing", ["manifest.json", "train.jsonl"])
+def test_a_build_that_ended_between_its_two_files_is_completed_by_the_same_call(missing, tmp_path):
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    with CachedLLM(world(), tmp_path / "mine.sqlite") as llm:
+        build(asked(), llm, out=whole, settings=TWO)
+        (part / f"{missing}.new").mkdir(parents=True)  # in the way of that file
+        with pytest.raises(UnwritableArtifact):
+            build(asked(), llm, out=part, settings=TWO)
+        (part / f"{missing}.new").rmdir()
+        with pytest.raises(UnreadableArtifact):
+            load(part)
+        build(asked(), llm, out=part, settings=TWO)
+    for name in ("manifest.json", "train.jsonl"):
+        assert (part / name).read_bytes() == (whole / name).read_bytes()
+
+
 def test_another_rule_is_other_data_whatever_it_is_called(tmp_path):
     class Judge:
         def __init__(self):

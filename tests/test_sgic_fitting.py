@@ -14,7 +14,13 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
 from ltrag_plugins.calibration import CalibrationMethod
-from ltrag_plugins.errors import CalibrationError, EmptyQuestion, InvalidInput, MissingReferences
+from ltrag_plugins.errors import (
+    CalibrationError,
+    EmptyQuestion,
+    InvalidInput,
+    MissingReferences,
+    ModelFailed,
+)
 from ltrag_plugins.flow import World, run, run_many
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -22,7 +28,7 @@ from ltrag_plugins.metrics.answer import f1, normalized_exact_match
 from ltrag_plugins.metrics.calibration import auroc, expected_calibration_error, paired_bootstrap
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.sgic import Calibrator, ScoreScale, SGICSettings, calibrate, fit, sampled
-from ltrag_plugins.types import Passage, Question
+from ltrag_plugins.types import GenerationSettings, Passage, Question
 from tests.dur_parts import Nonsense
 from tests.sgic_parts import (
     QUESTION,
@@ -663,6 +669,29 @@ def test_a_failing_round_ends_the_rounds_of_its_questions_alone(which, rounds, e
     assert len(report.means) == rounds
     note = "questions did not get all 3 rounds: a limit or an error ended them"
     assert f"{ended} of 10 {note}" in report.notes
+
+
+@pytest.mark.parametrize(("fails_at", "sampled", "warning"), [
+    (0, [], "the samples are left out of the comparison: the model raised ConnectionError: gone"),
+    (1, [1, 2 - 3 / 12], "the model failed at a sample of 3 questions"),
+])  # fmt: skip
+def test_a_failing_sample_does_not_undo_the_fit(fails_at, sampled, warning, caplog):
+    class Broken:
+        name = "broken"
+
+        def generate(self, prompts, settings=GenerationSettings()):
+            fails = settings.temperature and settings.seed == fails_at
+            if fails and any(number(prompt) < 3 for prompt in prompts):
+                raise ConnectionError("gone")
+            return halves().generate(prompts, settings)
+
+    told = {"settings": replace(ONE_ROUND, on_error="best"), "samples": 2, "batch": 1}
+    _, report = fit(asked(12), Broken(), **told)
+    assert [row.calls for row in report.variants if row.kind == "samples"] == sampled
+    assert warning in caplog.text
+    assert report.variants[0] == fit(asked(12), halves(), **told)[1].variants[0]
+    with pytest.raises(ModelFailed, match="gone"):
+        fit(asked(12), Broken(), **told | {"settings": ONE_ROUND})
 
 
 @pytest.mark.parametrize(("told", "error", "match"), [

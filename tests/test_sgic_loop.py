@@ -20,7 +20,7 @@ from ltrag_plugins.errors import (
 from ltrag_plugins.flow import World, arun, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import ScoreScale, SGICSettings, Truth, calibrate, sampled
-from ltrag_plugins.types import Generation, Passage, Token
+from ltrag_plugins.types import Generation, GenerationSettings, Passage, Token
 from tests.sgic_parts import (
     BAY,
     CASTLE,
@@ -185,6 +185,15 @@ def test_a_cut_that_keeps_all_documents_asks_nothing_twice(most, calls):
     llm = model([said("Paris", 0.3)])
     assert answered(llm, settings=settings).calls == len(llm.prompts) == calls
     assert llm.prompts.count(llm.prompts[0]) == 1
+
+
+@pytest.mark.parametrize(("most", "calls"), [(None, 3), (2, 6), (3, 3), (5, 3)])
+def test_rounds_that_show_all_documents_without_a_score_do_not_score_them(most, calls):
+    told = {"documents": "none", "certain_below": 0, "least_gain": None}
+    settings, llm = SGICSettings(rounds=2, cut_to=most, **told), model(UNSURE, by_document)
+    answer = answered(llm, settings=settings)
+    assert (answer.calls, len(llm.prompts), len(answer.trace)) == (calls, calls, 3)
+    assert [documents_in(prompt) for prompt in llm.prompts[-2:]] == [min(most or 3, 3)] * 2
 
 
 def test_marks_stand_before_the_documents_that_matter():
@@ -408,6 +417,22 @@ def test_an_error_after_the_first_answer_leaves_the_best_so_far(call, rounds):
         assert (answer.stop, len(answer.trace)) == ("error", rounds)
         assert str(answer.error).startswith("ModelFailed: the model raised ConnectionError: gone")
         assert answer.text == ("a" if rounds == 1 else "b")
+
+
+def test_a_sample_that_fails_leaves_those_before_it():
+    class Broken(Sampler):
+        def generate(self, prompts, settings=GenerationSettings()):
+            if settings.seed == self.at:
+                raise ConnectionError("gone")
+            return super().generate(prompts, settings)
+
+    llm = Broken(FOUR)
+    for llm.at, on_error in ((7, "best"), (9, "raise")):  # of the first there is nothing to return
+        with pytest.raises(ModelFailed, match="gone"):
+            drawn_by(llm, 4, replace(SEVEN, on_error=on_error))
+    answer = drawn_by(llm, 4, replace(SEVEN, on_error="best"))
+    assert (answer.text, answer.stop, len(answer.trace)) == ("b", "error", 2)
+    assert str(answer.error).startswith("ModelFailed: the model raised ConnectionError: gone")
 
 
 def test_a_prompt_that_grew_too_long_is_such_an_error():

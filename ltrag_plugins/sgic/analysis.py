@@ -9,9 +9,10 @@ Source: Chen et al. (SGIC), figures 1, 4 and 5, sections 5.3, 5.6 and 5.8, table
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from os import PathLike
 from pathlib import Path
@@ -383,7 +384,7 @@ def as_record(one: LabelledAnswer) -> dict[str, Any]:
     """Plain values for JSON; a round goes without its replies, many times the rest."""
     documents = one.answer.documents
     lists = {
-        "documents": [_plain(d) | {"passage": _plain(d.passage, "metadata")} for d in documents],
+        "documents": [_plain(d) | {"passage": _plain_passage(d.passage)} for d in documents],
         "trace": [_plain(r, "generation", "samples") for r in one.answer.trace],
         "notes": list(one.answer.notes),
     }
@@ -412,6 +413,12 @@ def from_record(record: Mapping[str, Any]) -> LabelledAnswer:
 
 def _plain(value: Any, *but: str) -> dict[str, Any]:
     return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in but}
+
+
+def _plain_passage(passage: Passage) -> dict[str, Any]:
+    """Without its metadata; a retriever may score NaN or infinity, which JSON has not."""
+    known = passage.score is None or math.isfinite(passage.score)
+    return _plain(passage if known else replace(passage, score=None), "metadata")
 
 
 def _made(kind: type[Any], record: Mapping[str, Any], **parts: Any) -> Any:

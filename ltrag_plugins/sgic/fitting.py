@@ -8,6 +8,7 @@ none, or where choosing so does harm, cross-validated.
 Source: Chen et al. (SGIC), eq. 2 (the means), 4.3 and 5.2 (the variants), figure 3 (samples).
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -23,6 +24,7 @@ from ltrag_plugins.calibration import CalibrationMethod
 from ltrag_plugins.data import check_labelled, digest_of
 from ltrag_plugins.errors import (
     CalibrationError,
+    LtragError,
     NoTokenProbabilities,
     checked,
     listed,
@@ -53,6 +55,7 @@ from ltrag_plugins.sgic.settings import Budget, Choose, SGICSettings, Source
 from ltrag_plugins.types import Generation, Question
 from ltrag_plugins.uncertainty import AGREEMENT, TOKEN_SIGNALS
 
+_log = logging.getLogger(__name__)
 _Metric = Literal["em", "f1", "contains"]
 _Kind = Literal["direct", "rounds", "cut", "samples"]
 _Column = Float[np.ndarray, " questions"]
@@ -452,7 +455,15 @@ def every_way(
     if not samples:
         return found
     asked = [(render_question(question), question.passages) for question in questions]
-    drawn = drive(loop.sampled(*one, samples, settings) for one in asked)
+    try:
+        drawn = drive(loop.sampled(*one, samples, settings) for one in asked)
+    except LtragError as error:  # they are compared alone, and all else is paid for
+        if settings.on_error == "raise":
+            raise
+        _log.warning("the samples are left out of the comparison: %s", error)
+        return found
+    if failed := sum(answer.error is not None for answer in drawn):
+        _log.warning("the model failed at a sample of %s", plural(failed, "question"))
     for k in range(1, max(len(answer.trace) for answer in drawn) + 1):
         replies = [[one.generation for one in answer.trace[:k]] for answer in drawn]
         rated = map(Session.as_rounds, recorded[0], replies)

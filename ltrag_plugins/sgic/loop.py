@@ -102,16 +102,22 @@ def sampled(
     replace(settings, estimator="product", samples=samples)  # refuses what is no count
     session = Session(question, passages, settings)
     budget = session.budget = Budget(settings, 1)  # one call a sample, whatever the estimator
-    prompt, drawn, stop = session.prompt(), list[Generation](), None
-    while len(drawn) < samples and not (stop := budget.exceeded([prompt])):
-        budget.sent([prompt])
-        again, seed = partial(budget.repeats, [prompt]), settings.seed + len(drawn)
-        how: dict[str, Any] = {"temperature": settings.temperature, "stop": settings.stop}
-        asking = ask(prompt, max_tokens=settings.answer_tokens, seed=seed, may_repeat=again, **how)
-        drawn += yield from asking
-        budget.received([prompt], drawn[-1:])
+    prompt, drawn, error = session.prompt(), list[Generation](), None
+    stop: Stop | None = None
+    try:
+        while len(drawn) < samples and not (stop := budget.exceeded([prompt])):
+            budget.sent([prompt])
+            again, seed = partial(budget.repeats, [prompt]), settings.seed + len(drawn)
+            how: dict[str, Any] = {"temperature": settings.temperature, "stop": settings.stop}
+            how |= {"max_tokens": settings.answer_tokens, "seed": seed, "may_repeat": again}
+            drawn += yield from ask(prompt, **how)
+            budget.received([prompt], drawn[-1:])
+    except LtragError as failure:
+        if settings.on_error == "raise" or not drawn:
+            raise
+        stop, error = "error", f"{type(failure).__name__}: {failure}"
     session.trace = session.as_rounds(drawn)
-    return session.result(stop or "rounds")
+    return session.result(stop or "rounds", error=error)
 
 
 @final
@@ -154,10 +160,9 @@ class Session:
 
     @property
     def reads_scores(self) -> bool:
-        """Whether a round reads the scores of documents, and can show else than the first did."""
+        """Whether a round shows the scores of documents, or fewer documents by them."""
         settings, count = self.settings, len(self.texts)
-        plain = settings.earlier == settings.documents == "none"
-        return scores_documents(settings) and not (plain and (settings.cut_to or count) >= count)
+        return settings.documents != "none" or (settings.cut_to or count) < count
 
     def prompt(self) -> str:
         """Of the next round, rendered once; the first one is refused if it may not be sent."""

@@ -137,7 +137,7 @@ class PromptTemplates(Settings):
         before, _, after = (re.escape(part.strip()) for part in self.score.partition("{score}"))
         # the token limit may have cut the score short; brackets alone may be the answer's own
         worded = any(map(str.isalpha, self.score.partition("{score}")[0]))
-        tail = rf"{before}\s*\d*\s*(?:{after})?" if worded else ""
+        tail = rf"{before}\s*\d*\s*(?:{after}\.?)?" if worded else ""
         pattern = rf"\s*(?:{label})?\s*(.*?)(?:{tail})?"
         echoed = re.fullmatch(pattern, answer.text.rstrip(), re.DOTALL)
         if echoed is None or (text := echoed[1].rstrip()) == answer.text.strip():

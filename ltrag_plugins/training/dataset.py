@@ -288,7 +288,7 @@ def _counts(
 
 def _built(folder: Path, origin: Mapping[str, Any], names: Sequence[str]) -> Dataset | None:
     """The data that the folder holds, if any; what of it must be the same is checked."""
-    if (folder / _MANIFEST).exists():
+    if (folder / _MANIFEST).exists() and (folder / _LINES).exists():
         done = load(folder)
         before, now = ({name: one.get(name) for name in names} for one in (done.manifest, origin))
         remedy = f"Name another folder, or move its {_LINES} and {_MANIFEST} away."
@@ -312,13 +312,13 @@ def _content(examples: Sequence[Example]) -> bytes:
 
 
 def _write(folder: Path, examples: Sequence[Example], manifest: Mapping[str, Any]) -> Dataset:
-    """Write the lines, then the manifest, each in one step."""
+    """Write the manifest, then the lines, which say that the data are whole; each in one step."""
     content = _content(examples)
     told = {"format": _FORMAT, **manifest, "sha256": hashlib.sha256(content).hexdigest()}
     text = json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False)
     with writing(folder):
-        replace_file(folder / _LINES, content)
         replace_file(folder / _MANIFEST, f"{text}\n".encode())
+        replace_file(folder / _LINES, content)
     return Dataset(tuple(examples), told)
 
 
