@@ -65,6 +65,7 @@ from ltrag_plugins.sgic import (
 )
 from ltrag_plugins.sgic.analysis import from_record
 from ltrag_plugins.sgic.attention import round_attention
+from ltrag_plugins.sgic.documents import check_source
 from ltrag_plugins.types import Answer, Passage, Question
 
 FOLDER = Path(__file__).with_suffix("")
@@ -202,6 +203,10 @@ def _knowing(question: Question, settings: SGICMethodSettings, _: None) -> Flow[
     return SGICAnswer(answer.text, answer.uncertainty, tuple(found), trace, answer)
 
 
+def _refuses(settings: SGICMethodSettings, world: World) -> None:
+    check_source(settings.loop.source, encoder=world.encoder, oracle=True)
+
+
 @dataclass(frozen=True, slots=True)
 class SamplesSettings(SGICMethodSettings):
     """As SGIC asks first, several times."""
@@ -256,7 +261,7 @@ def last_number(text: str) -> str:
 
 
 OURS = {
-    "sgic": replace(METHODS["sgic"], answer=_knowing),
+    "sgic": replace(METHODS["sgic"], answer=_knowing, refuses=_refuses),
     "sgic-samples": Method(
         name="sgic-samples",
         summary="several sampled answers to SGIC's first prompt; the least uncertain one wins",

@@ -82,6 +82,7 @@ def test_of_equally_plausible_candidates_the_first_named_wins():
 
 
 AUTHORS = ["Jane Austen", "George Eliot"]
+BOLD = ("**{}**\n**{}**", "**1. {}**\n**2. {}**", "1. **{}** 2. **{}**", "- **{}**\n* **{}**.")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,10 @@ AUTHORS = ["Jane Austen", "George Eliot"]
         ("-2\n- 2\n- -5", 3, ["-2", "2", "-5"]),  # a sign is no bullet
         ("Emma\nBath\nemma", 2, ["Emma", "Bath"]),
         ("\n\n", 2, []),
+        # bold, and no stars of a name's own
+        *((mark.format(*AUTHORS), 2, AUTHORS) for mark in BOLD),
+        ("1. **Emma**\n2. Emma\n3. *Bath*.", 9, ["Emma", "Bath"]),
+        ("M*A*S*H\nA*", 9, ["M*A*S*H", "A*"]),
         # only the next number of a list begins another candidate
         ("1. Jane Austen 2. George Eliot 3. Bath", 9, [*AUTHORS, "Bath"]),
         ("2. Emma 3. Bath", 9, ["Emma", "Bath"]),

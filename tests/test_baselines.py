@@ -1,13 +1,21 @@
+from dataclasses import replace
+
 import pytest
-from method_parts import Shelf
+from method_parts import Library, Planes, Shelf
 
 from ltrag_plugins.errors import InvalidInput, NoRetriever, RetrieverFailed
-from ltrag_plugins.flow import World, run
+from ltrag_plugins.flow import World, embed, fetch, run
 from ltrag_plugins.llm.base import stopped
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods.direct import direct, single_retrieval
-from ltrag_plugins.prompts.templates import passages_block, reading_prompt, standalone
-from ltrag_plugins.types import Generation, Passage
+from ltrag_plugins.prompts.templates import (
+    passages_block,
+    reading_prompt,
+    render_question,
+    searching_for,
+    standalone,
+)
+from ltrag_plugins.types import Generation, Passage, Question
 
 EMMA = Passage("Emma is a novel by Jane Austen.", title="Emma")
 
@@ -52,6 +60,26 @@ def test_a_long_passage_without_blanks_is_cut_too():
     sentence = "巴黎是法国的首都城市。"
     assert passages_block([Passage(sentence * 500)], max_words=3) == sentence * 3
     assert passages_block([Passage("수도는, 서울")], max_words=1) == "수도는,"
+
+
+def test_questions_are_searched_for_and_encoded_by_their_texts_alone():
+    plain = Question("Who wrote Emma?", options=("Austen", "Zola"))
+    longer = replace(plain, options=("Austen", "Zola", "Eliot"))
+    quoting = Question(f"Read this: {render_question(plain)}", context="A quiz.")
+    asked = [plain, longer, quoting]
+    wholes, texts = [*map(render_question, asked)], [one.text for one in asked]
+    around = [f"{whole}\nThink: bread" for whole in wholes[:2]]
+    wanted = [*texts, *(f"{text}\nThink: bread" for text in texts[:2]), "Emma"]
+    encoder = Planes(**{text.rstrip("?"): [1.0] for text in wanted})
+    shelf = Library({})
+
+    def flow():
+        yield from fetch(*wholes, *around, "Emma", k=1)
+        yield from embed(*wholes, *around, "Emma")
+
+    run(searching_for(asked, flow()), World(retriever=shelf, encoder=encoder))
+    assert shelf.queries == wanted
+    assert encoder.asked == [tuple(wanted)]
 
 
 def test_a_template_without_room_for_its_parts_is_refused():

@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from contracts.methods import LABELLED, QUESTIONS, Letters, taught
+from contracts.methods import LABELLED, QUESTIONS, Letters, Scoring, taught
 from contracts.methods import world as scoring_world
 from evaluate_parts import DIRECT, SINGLE, many, without_ms, world
 
@@ -123,14 +123,15 @@ def test_a_gate_whose_model_fails_decides_without_a_score_and_the_run_is_read_ag
 
 
 @pytest.mark.parametrize("score", [np.float32(0.5), float("nan"), float("inf"), None])
-def test_passages_with_any_score_are_recorded(tmp_path, score):
+@pytest.mark.parametrize("name", ["single", "sgic"])
+def test_passages_with_any_score_are_recorded(tmp_path, name, score):
     class Shelf:
         def search(self, queries, k):
             return [[Passage("Emma is by Jane Austen.", id="p", score=score)] for _ in queries]
 
-    llm = ScriptedLLM(lambda prompt: "Jane Austen")
-    there = World(llm=llm, retriever=Shelf())
-    [found] = evaluate(QUESTIONS[:1], [SINGLE], there, out=tmp_path)["single"]
+    there = World(llm=Scoring(lambda prompt: "Jane Austen"), retriever=Shelf())
+    [found] = evaluate(QUESTIONS[:1], [Cell(METHODS[name])], there, out=tmp_path)[name]
+    assert found.error is None
     wanted = 0.5 if isinstance(score, np.float32) else None
     assert found.passages == ({"id": "p", "title": "", "score": wanted},)
     assert json.loads(found.as_line())["passages"][0]["score"] == wanted
@@ -166,6 +167,21 @@ def test_a_head_whose_encoder_cannot_be_copied_ranks_in_a_run_and_names_it(tmp_p
     assert without_ms(evaluate(QUESTIONS, cells(*ones), there, out=tmp_path)) == without_ms(found)
     with pytest.raises(ArtifactMismatch, match="another run: settings"):
         evaluate(QUESTIONS, cells(*ones[:-1], 2.0), there, out=tmp_path)
+
+
+def test_a_head_of_another_encoder_is_refused_before_anything_is_asked(tmp_path):
+    class Others(Letters):
+        name = "others"
+
+    there = dataclasses.replace(scoring_world(taught), encoder=Others())
+    settings = DURMethodSettings(ranker=ranker(*[1.0] * 8))
+    wanted = "the ranker was fitted with the encoder 'letters', not 'others'"
+    with pytest.raises(ArtifactMismatch, match=wanted):
+        evaluate(QUESTIONS, [SINGLE, Cell(METHODS["dur"], settings)], there, out=tmp_path / "run")
+    with pytest.raises(ArtifactMismatch, match=wanted):
+        METHODS["dur"].ready(there, settings=settings)
+    assert (there.llm.prompts, [*tmp_path.iterdir()]) == ([], [])
+    METHODS["dur"].ready(there)  # without a head any encoder will do
 
 
 def test_a_ranker_without_its_encoder_ranks_vectors_alone():

@@ -6,23 +6,31 @@ from gates import RuleGate
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_parts import FunctionChat, Runs
+from llama_index.core import Settings
 from llama_index_parts import FunctionLLM
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.langchain import GECERouter, PassageRetriever, as_runnable
 from ltrag_plugins.llama_index import GECERouter as EngineRouter
+from ltrag_plugins.llama_index import LlamaIndexEncoder, as_query_engine
 from ltrag_plugins.llama_index import PassageRetriever as NodeRetriever
-from ltrag_plugins.llama_index import as_query_engine
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.direct import DirectSettings
 from ltrag_plugins.methods.self_rag import SelfRAGSettings
+from ltrag_plugins.methods.sgic import SGICMethodSettings
 from ltrag_plugins.methods.shots import BM25ShotsSettings
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.sgic import SGICSettings
+from tests.framework_parts import LlamaIndexLetters
 
 BM25 = BM25Retriever(PASSAGES)
 TEXTS = [question.text for question in QUESTIONS]
+
+
+def by_source(source) -> SGICMethodSettings:
+    return SGICMethodSettings(loop=SGICSettings(rounds=1, certain_below=0, source=source))
 
 
 def alone(name: str) -> list:
@@ -153,6 +161,38 @@ def test_labelled_questions_may_come_one_by_one(name):
     for wrong, match in ((iter(TEXTS), r"are Question\("), (TEXTS[0], "came as one string")):
         with pytest.raises(InvalidInput, match=match):
             as_runnable(name, Scoring(plausible), BM25, **more | {"labelled": wrong})
+
+
+@pytest.mark.parametrize("make", [as_runnable, as_query_engine])
+@pytest.mark.parametrize(("source", "match"), [
+    ("encoder", r"needs encoder=\.\.\."),
+    ("relevance", r"needs relevance=\.\.\."),
+    ("oracle", r"needs truth=Truth"),
+])  # fmt: skip
+def test_a_source_of_document_scores_that_is_not_there_is_named_before_a_prompt(
+    make, source, match
+):
+    llm, settings = Scoring(plausible), by_source(source)
+    with pytest.raises(InvalidInput, match=match):
+        make("sgic", llm, BM25, settings=settings)
+    with pytest.raises(InvalidInput, match=match):
+        METHODS["sgic"].check(World(llm=llm, retriever=BM25), (), settings)
+    assert llm.prompts == []
+
+
+@pytest.mark.parametrize("given", [{"encoder": LlamaIndexLetters()}, {}])
+def test_documents_are_scored_by_the_encoder_of_llama_index_where_the_source_asks(
+    given, monkeypatch
+):
+    encoder = LlamaIndexEncoder(LlamaIndexLetters())
+    there = World(llm=Scoring(plausible), retriever=BM25, encoder=encoder)
+    wanted = run(METHODS["sgic"].flow(QUESTIONS[0], by_source("encoder")), there).text
+    if not given:
+        monkeypatch.setattr(Settings, "_embed_model", LlamaIndexLetters())
+    llm = Scoring(plausible)
+    engine = as_query_engine("sgic", llm, BM25, settings=by_source("encoder"), **given)
+    assert str(engine.query(TEXTS[0])) == wanted
+    assert llm.prompts == there.llm.prompts
 
 
 @pytest.mark.parametrize("make", [as_runnable, as_query_engine])

@@ -225,7 +225,8 @@ def evaluate(
         InvalidInput: no questions or cells, a name or id twice, a batch below 1, an unknown
             metric, or a method lacks what it needs; another run is writing to the folder.
         MissingReferences: a question has no accepted answers.
-        ArtifactMismatch, UnwritableArtifact: the folder holds another run, or cannot be written to.
+        ArtifactMismatch, UnwritableArtifact: the folder holds another run, or cannot be written to;
+            a head was trained with another encoder.
         CacheUnreadable, ModelUnavailable: the answers cannot be kept, as on a full disk; the server
             refuses the key, or one request after the other failed.
     """
@@ -326,7 +327,7 @@ def _identity(
     check_asked(questions, cells)
     check_labelled(labelled, answers=False)
     for cell in cells:
-        cell.method.check(world, labelled)
+        cell.method.check(world, labelled, cell.set)
     return {
         "cells": [cell.name for cell in cells],
         "settings": {cell.name: json.loads(json.dumps(cell.set, default=_plain)) for cell in cells},

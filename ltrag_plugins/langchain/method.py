@@ -43,6 +43,7 @@ def as_runnable(
 
     Raises:
         InvalidInput: there is no such method, or a part that it needs is missing.
+        ArtifactMismatch: the settings hold a head that was trained with another encoder.
     """
     row = method_named(method) if isinstance(method, str) else method
     searching = LangChainRetriever(retriever) if isinstance(retriever, Runnable) else retriever

@@ -68,9 +68,11 @@ def as_query_engine(
 
     Raises:
         InvalidInput: there is no such method, or a part that it needs is missing.
+        ArtifactMismatch: the settings hold a head that was trained with another encoder.
     """
     row = method_named(method) if isinstance(method, str) else method
-    vectors = encoder_of(encoder) if encoder or "encoder" in row.needs else None
+    scoring = getattr(getattr(settings, "loop", None), "source", "")  # of SGIC's documents
+    vectors = encoder_of(encoder) if encoder or "encoder" in {scoring, *row.needs} else None
     world = World(llm=model_of(llm), retriever=retriever_of(retriever), encoder=vectors)
     return MethodQueryEngine(
         row.name, row.ready(world, settings=settings, labelled=labelled), world

@@ -4,10 +4,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ltrag_plugins.artifacts import check_part
 from ltrag_plugins.dur.prompts import text_of
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.errors import checked
-from ltrag_plugins.flow import Flow, embed, fetch
+from ltrag_plugins.flow import Flow, World, embed, fetch
 from ltrag_plugins.methods.method import Method, ReadingSettings
 from ltrag_plugins.settings import Count
 from ltrag_plugins.types import Answer, Question
@@ -44,6 +45,11 @@ def _answer(question: Question, settings: DURMethodSettings, _: None) -> Flow[An
     return (yield from settings.read(question, best))
 
 
+def _refuses(settings: DURMethodSettings, world: World) -> None:
+    if settings.ranker is not None and world.encoder is not None:
+        check_part("the ranker", "encoder", settings.ranker.encoder.name, world.encoder.name)
+
+
 METHOD = Method(
     name="dur",
     summary="passages that help this model first: reranked by a trained head, else by similarity",
@@ -51,4 +57,5 @@ METHOD = Method(
     settings=DURMethodSettings,
     answer=_answer,
     needs=frozenset({"retriever", "encoder"}),
+    refuses=_refuses,
 )

@@ -63,6 +63,8 @@ class Method:
     questions keep their options beside the text that shows them."""
     train: Callable[[Sequence[Question], Any, World], Any] | None = None
     """In the place of `learn`: a training that makes its own calls to the world's model."""
+    refuses: Callable[[Any, World], object] | None = None
+    """From settings and a world: raises where one does not fit the other, before the first call."""
     told: Callable[[Any], Mapping[str, Any]] | None = None
     """From what was learned to plain values for a report."""
     spells_out: bool = False
@@ -92,7 +94,7 @@ class Method:
     ) -> Callable[[str], Flow[Answer]]:
         """From a question's text to its flow; parts are checked, and it learns if it does."""
         labelled, settings = listed(labelled, "labelled questions"), self._checked(settings)
-        self.check(world, labelled)
+        self.check(world, labelled, settings)
         learned = self.taught(labelled, settings, world)
         return lambda question: self.flow(Question(question), settings, learned)
 
@@ -115,8 +117,10 @@ class Method:
         flow = self.answer(self._shown(question), settings, learned)
         return flow if self.spells_out else _picking(question, flow)
 
-    def check(self, world: World, labelled: Sequence[Question]) -> None:
-        """Raise InvalidInput, naming what is missing, save what only replies can show."""
+    def check(self, world: World, labelled: Sequence[Question], settings: Any = None) -> None:
+        """Raise InvalidInput, naming what is missing, save what only replies can show; and what
+        `refuses` raises of these settings, None: the defaults."""
+        settings = self._checked(settings)
         for need, what, part in (
             ("model", "a model", world.llm),
             ("retriever", "a retriever", world.retriever),
@@ -125,6 +129,8 @@ class Method:
         ):
             if part is None and need in {"model", *self.needs}:
                 raise InvalidInput(f"the method {self.name} needs {what}, and there is none")
+        if self.refuses is not None:
+            self.refuses(settings, world)
 
 
 def picked(answer: _A, options: Sequence[str]) -> _A:

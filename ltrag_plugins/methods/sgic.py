@@ -6,6 +6,7 @@ from ltrag_plugins.flow import Flow, fetch
 from ltrag_plugins.methods.method import Method
 from ltrag_plugins.settings import Count, Settings
 from ltrag_plugins.sgic.answer import CalibratedAnswer
+from ltrag_plugins.sgic.documents import check_source
 from ltrag_plugins.sgic.loop import calibrate
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
@@ -49,4 +50,5 @@ METHOD = Method(
     answer=_answer,
     most_calls=lambda settings: settings.loop.max_calls,
     needs=frozenset({"retriever", "probabilities"}),
+    refuses=lambda settings, world: check_source(settings.loop.source, encoder=world.encoder),
 )

@@ -46,6 +46,7 @@ _BETTER_PROMPT = (
 # is no bullet
 _LISTED = re.compile(r"^\s*(?:(?!-\d)[-*•]+\s*|\(?\d{1,2}[.):]\s+|\(?[a-zA-Z]\)\s*)")
 _LETTERED = re.compile(r"[,;]?\s+(?=\((?:\d{1,2}|[a-zA-Z])\)\s)|(?<=:)\s+(?=1[.)]\s)")
+_BOLD = re.compile(r"(?<!\w)(\*+)(?=\S)(.+?)(?<=\S)\1(?!\w)")  # no part of "M*A*S*H" or "A*"
 _NUMBERED = re.compile(r"\s*(\d{1,2})([.):])\s+")
 
 
@@ -122,7 +123,8 @@ def _answer(question: Question, settings: SuReSettings, _: None) -> Flow[Answer]
 
 def _listed_candidates(reply: str, most: int) -> list[str]:
     """The distinct answers of a list, by lines or within one, as in "(a) one, (b) two"."""
-    pieces = [part for line in reply.splitlines() for part in _LETTERED.split(line)]
+    lines = _BOLD.sub(r"\2", reply).splitlines()
+    pieces = [part for line in lines for part in _LETTERED.split(line)]
     begun = {int(head[1]) for head in map(_NUMBERED.match, pieces) if head}
     distinct: dict[str, str] = {}
     for line in (part for piece in pieces for part in _numbered(piece, begun)):

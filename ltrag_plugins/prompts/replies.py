@@ -24,8 +24,10 @@ def read_reply(
     said = reply
     if lead is not None:
         said, lead = reply.strip(), lead.strip()
-        if lead and said.lower().startswith(lead.lower()):
-            said = said[len(lead) :].strip()
+        # "The answer isn't ..." begins with another word; Chinese has no blank between words
+        ends = r"(?!(?<=[a-z])[a-z])\s*[:：]?"
+        if lead and (begun := re.match(re.escape(lead) + ends, said, re.IGNORECASE)):
+            said = said[begun.end() :].strip()
     lettered = [f"{chr(ord('A') + i)} {option}" for i, option in enumerate(options)]
     forms = zip((*options, *lettered), (*options, *options), strict=True)
     if begun := [(form, option) for form, option in forms if _begins(said, form)]:

@@ -138,7 +138,12 @@ def searching_for(questions: Iterable[Question], flow: Flow[_T]) -> Flow[_T]:
     longest = sorted(texts, key=len, reverse=True)  # one may begin with another
 
     def cut(wanted: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(reduce(lambda text, w: text.replace(w, texts[w]), longest, t) for t in wanted)
+        # most are one question alone, and thousands are encoded at once
+        found = ((one, texts.get(one.strip())) for one in wanted)
+        return tuple(
+            reduce(lambda text, w: text.replace(w, texts[w]), longest, one) if own is None else own
+            for one, own in found
+        )
 
     def short(request: Request) -> Request:
         if isinstance(request, Fetch):
