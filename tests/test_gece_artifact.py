@@ -17,7 +17,7 @@ from ltrag_plugins.errors import (
     UnreadableArtifact,
 )
 from ltrag_plugins.gece import GECEGate, GECESettings, WordFrequencies
-from tests.gece_parts import Houses, Letters, honest_llm, questions
+from tests.gece_parts import Houses, Letters, honest_llm, knows, questions
 
 NEW = [f"What is the colour of house {i}?" for i in range(100, 140)]
 
@@ -151,6 +151,19 @@ def test_a_frameworks_model_is_to_be_wrapped(folder):
 def test_another_model_is_refused_by_name(folder):
     with pytest.raises(ArtifactMismatch, match=r"'honest'.*'another'.*fit anew"):
         GECEGate.load(folder, llm=honest_llm("another"), encoder=Letters())
+
+
+def test_signals_of_ones_own_are_handed_in_again(tmp_path):
+    signals = {"mine": lambda question: float(not knows(question)), "length": len}
+    settings, llm = GECESettings(scorer="mine"), honest_llm()
+    how = {"llm": llm, "settings": settings, "target_rate": 0.5}
+    gate = GECEGate.fit(questions(), signals=signals, **how)
+    gate.save(tmp_path)
+    again = GECEGate.load(tmp_path, llm=llm, signals=signals)
+    assert again.decide_many(NEW) == gate.decide_many(NEW)
+    for given, lacks in ((None, "'length', 'mine'"), ({"mine": len}, "'length'")):
+        with pytest.raises(InvalidInput, match=rf"reads \[{lacks}\].*signals=\{{'length': ...\}}"):
+            GECEGate.load(tmp_path, llm=llm, signals=given)
 
 
 @pytest.mark.parametrize("encoder", [None, Letters("other letters")])

@@ -227,6 +227,9 @@ def test_an_encoder_that_gives_nan():
         ({"target_accuracy": -1.0}, "target_accuracy must be always or a number"),
         ({"target_rate": math.nan}, "target_rate must be a number"),
         ({"target_rate": 0.2, "target_accuracy": 0.9}, "not both"),
+        ({"target_accuracy": "always"}, "'always' compares with retrieval; give retriever="),
+        ({"budget": 0.5}, "which was not measured; fit with your chain"),
+        ({"budget": 0.5, "retrieved_answers": ["red"] * 60}, "which was not measured"),
     ],
     ids=str,
 )

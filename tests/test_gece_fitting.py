@@ -67,6 +67,11 @@ def test_the_rate_counts_the_empty_drafts_that_always_retrieve(how):
     if how:
         wanted = how["target_rate"] and max(0.5, how["target_rate"])
         assert np.mean(decided) == pytest.approx(wanted, abs=0.02)
+    notes = [note for note in gate.report.notes if "the target was" in note]
+    if how == {"target_rate": 0.3}:
+        why = "50.0% of the drafts are empty and retrieve, so 50.0% do; the target was 30.0%"
+        assert notes == [why]
+    assert not any("scores are equal" in note for note in notes)
 
 
 def test_one_in_five_retrieves_where_nothing_else_is_asked_for():

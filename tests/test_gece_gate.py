@@ -343,6 +343,18 @@ def test_what_no_fit_can_use_is_refused_before_anything_is_asked():
     assert llm.calls == []
 
 
+def test_a_scorer_that_the_report_advises_can_be_fitted():
+    bare = honest_llm(change=lambda g: Generation(g.text.replace("perhaps ", "")))
+    how = {"llm": bare, "signals": {"mine": lambda q: float(not knows(q))}, "target_rate": 0.5}
+    found = GECEGate.fit(questions(), settings=GECESettings(scorer="draft_words"), **how)
+    assert "consider GECESettings(scorer='mine')" in str(found.report)
+    gate = GECEGate.fit(questions(), settings=GECESettings(scorer="mine"), **how)
+    assert gate.report.auroc.value == 1
+    assert [one.retrieve for one in gate.decide_many(NEW)] == [not knows(text) for text in NEW]
+    with pytest.raises(InvalidInput, match="no scorer 'mine'"):
+        GECEGate.fit(questions(), llm=bare, settings=GECESettings(scorer="mine"))
+
+
 def test_a_bad_question_takes_no_other_with_it(gate):
     class Strict:
         name = gate.world.llm.name

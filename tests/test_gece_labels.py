@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,9 +13,11 @@ from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferenc
 from ltrag_plugins.gece import GECEGate, GECESettings, fit_outcomes
 from ltrag_plugins.gece.labels import answers_agree
 from ltrag_plugins.gece.savings import Usage, savings_of
+from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.types import Answer, Generation, Token
-from tests.gece_parts import COLOURS, honest_llm, questions
+from tests.gece_parts import COLOURS, answer, honest_llm, questions
 
 PRODUCT = GECESettings(scorer="product", folds=2)
 TEXTS = [question.text for question in questions()]
@@ -231,6 +234,46 @@ def test_a_fit_that_asks_the_model_with_retrieval_counts_what_that_costs():
     assert not [note for note in gate.report.notes if "cost" in note]
     always = GECEGate.fit(questions(), llm=llm, retrieving=retrieving, target_rate=0.9)
     assert any("18% of what always retrieving costs" in note for note in always.report.notes)
+
+
+def test_a_flow_without_a_trace_has_no_cost():
+    def retrieving(question: str):
+        yield from ()
+        return Answer(CHAIN[int(question.split()[-1][:-1])])
+
+    how = {"llm": honest_llm(), "retrieving": retrieving, "settings": PRODUCT}
+    report = GECEGate.fit(questions(), target_rate=0.5, **how).report
+    assert (report.gate_cost, report.retrieval_cost) == (None, None)
+    assert "saved" not in str(report)
+
+
+def test_a_fit_from_an_answer_cache_counts_the_seconds_that_the_drafts_took(tmp_path):
+    def slow(prompt: str) -> Generation:
+        time.sleep(0.005)
+        return answer(prompt)
+
+    reports, models = [], []
+    for _ in range(2):
+        models.append(ScriptedLLM(slow, name="slow"))
+        gate = GECEGate.fit(
+            TEXTS,
+            llm=CachedLLM(models[-1], tmp_path / "answers.sqlite"),
+            retrieved_answers=CHAIN,
+            retrieval_cost=Usage(2, None, 0.007),  # of which a draft is more than half
+            target_rate=0.5,
+            settings=PRODUCT,
+        )
+        reports.append(gate.report)
+    assert [len(model.prompts) for model in models] == [60, 0]
+    assert reports[0].gate_cost == reports[1].gate_cost
+    assert [report.pays for report in reports] == [False, False]
+
+
+def test_observers_hear_of_the_drafts_that_are_timed():
+    llm, counter = honest_llm(), CostCounter()
+    costs = {"retrieved_answers": CHAIN, "retrieval_cost": Usage(2, 300, 1.5)}
+    GECEGate.fit(TEXTS, llm=llm, **costs, settings=PRODUCT, observers=iter([counter]))
+    assert counter.cost.calls == len(llm.prompts) == 63
 
 
 # --- savings

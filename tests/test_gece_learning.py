@@ -389,6 +389,17 @@ def test_what_cannot_be_learned_with_is_refused(tmp_path):
         learner(tmp_path / "t", settings=GECESettings(gradients="auto"))
     with pytest.raises(InvalidInput, match="not both"):
         learner(tmp_path / "t", target_accuracy=0.5)
+    for own, match in (
+        ({"scorer": "prodcut"}, "no scorer 'prodcut'; did you mean product"),
+        ({"scorer": "gece", "semantics": False}, "'gece' is learned from accepted answers"),
+        ({"scorer": "disagreement"}, "samples=3"),
+        ({"scorer": "gradient_dot"}, "needs the gradient term"),
+    ):
+        with pytest.raises(InvalidInput, match=match):
+            learner(tmp_path / "t", settings=GECESettings(**own))
+    assert not (tmp_path / "t").exists()
+    mine = {"settings": GECESettings(scorer="mine"), "signals": {"mine": len}}
+    assert learner(tmp_path / "mine", **mine).gate is None  # a signal of one's own may be it
     Path(tmp_path, "text").write_text("not a store, and long enough to be none " * 5)
     with pytest.raises(CacheUnreadable, match="no decision store"):
         learner(tmp_path / "text")

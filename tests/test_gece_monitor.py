@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import copy
 import gc
+import json
 import logging
 import math
 import pickle
@@ -36,14 +37,16 @@ from scipy.stats import binomtest
 
 from ltrag_plugins import artifacts, langchain, llama_index
 from ltrag_plugins.errors import CacheUnreadable, InvalidInput
+from ltrag_plugins.evaluate import cell_of, evaluate
 from ltrag_plugins.flow import World, run
-from ltrag_plugins.gece import GECEGate, GECESettings
+from ltrag_plugins.gece import Decision, GECEGate, GECESettings
 from ltrag_plugins.gece.decision import guarded, question_digest
 from ltrag_plugins.gece.monitor import WINDOW, Watch, Watched, estimated, monitor
 from ltrag_plugins.gece.store import DecisionStore
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.calibration import Interval, bootstrap_interval
-from ltrag_plugins.types import Question
+from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.types import Generation, Passage, Question
 from tests.llama_index_parts import FunctionLLM
 from tests.router_parts import Engine, knows_the_odd, number
 
@@ -277,6 +280,18 @@ def test_audits_ask_the_chain_what_was_answered_directly(gate):
         assert (found.decisions, found.audits) == (21, len(direct))
         assert found.agreement.value == pytest.approx(1 / len(direct))  # "City 7" alone
         assert found.failed == 0
+
+
+def test_a_judge_is_asked_of_what_was_answered_directly_alone(gate):
+    judge = ScriptedLLM(lambda prompt: "no")
+    long = RunnableLambda(lambda text: "That is, as far as anybody here knows, the city of Rome.")
+    router = langchain.GECERouter(gate, long, audit_rate=1.0, correct=judge)
+    for text in QUESTIONS:
+        router.invoke(text)
+    assert router.settle()
+    found = router.monitor
+    assert 0 < found.retrieved < 1
+    assert len(judge.prompts) == found.audits == len(QUESTIONS) * (1 - found.retrieved)
 
 
 def test_a_deep_copy_of_a_router_counts_with_it(gate, tmp_path):
@@ -585,6 +600,35 @@ def test_a_gate_is_the_same_one_in_a_store_whenever_it_was_saved(tmp_path):
         one = Dated("one")
         numbers = [store.enrolled(gate, 0.0) for gate in (one, one, Dated("one"), Dated("two"))]
     assert numbers == [1, 1, 1, 2]
+
+
+def test_a_gate_of_ones_own_may_give_numbers_of_numpys(tmp_path):
+    world, share = World(llm=ScriptedLLM(lambda prompt: "x")), np.float32(0.75)
+
+    class Mine:
+        world: World
+
+        def deciding(self, question):
+            yield from ()
+            read = {"mine": share}
+            parts = share >= 0.5, share, share, "text", "mine", Generation("x"), read
+            return Decision(question, *parts)
+
+    gate = Mine()
+    gate.world = world
+    decision = run(gate.deciding("Who?"), world)
+    assert json.loads(json.dumps(decision.as_metadata()))["ingredients"] == {"mine": 0.75}
+    watch = Watch(gate, store=tmp_path / "s", audit_rate=np.float32(0.5))
+    watch.saw(decision, None)
+    assert watch.settle()
+    assert (watch.monitor().decisions, watch.monitor().retrieved) == (1, 1.0)
+    with closing(sqlite3.connect(tmp_path / "s")) as store:
+        kept = store.execute("SELECT retrieve, score FROM decisions").fetchall()
+    assert kept == [(1, 0.75)]
+    cell = replace(cell_of("single"), gate=gate)
+    parts = World(llm=world.llm, retriever=BM25Retriever([Passage("of whom")]))
+    found = evaluate([Question("Who?", ("x",), "q")], [cell], parts, out=tmp_path / "run")
+    assert found["single+gate"][0].decision == decision.as_metadata()
 
 
 def test_what_is_no_store_or_no_share_is_refused(gate, tmp_path):

@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableLambda
 from pydantic import Field
 
 from ltrag_plugins import langchain as room
-from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingExtra
+from ltrag_plugins.errors import InvalidInput, MissingExtra
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -119,8 +119,8 @@ async def test_a_decision_model_is_a_signal_of_the_gate_and_is_handed_in_again(t
     assert model.asked[-2:] == ["async", "Hard?"]
     chain = RunnableLambda(lambda question: "(retrieves)")
     assert room.GECERouter(loaded, chain).invoke("question 42 of many, down") == "(retrieves)"
-    with pytest.raises(CalibrationError, match=r"'decisions'.*signals="):
-        GECEGate.load(tmp_path, llm=LLM).decide("question 41 of many")
+    with pytest.raises(InvalidInput, match=r"'decisions'.*signals="):
+        GECEGate.load(tmp_path, llm=LLM)
 
 
 @needs_1_8

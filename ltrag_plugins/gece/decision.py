@@ -52,6 +52,12 @@ class Decision:
     history: ClassVar[Sequence[tuple[str, str]]] = ()
     """The turns before a question that such a gate left as it was."""
 
+    def __post_init__(self) -> None:
+        # a gate of one's own may give NumPy's numbers: JSON refuses them, SQLite keeps bytes
+        for name, plain in (("retrieve", bool), ("score", float), ("probability", float)):
+            if type(value := getattr(self, name)) is not plain:
+                object.__setattr__(self, name, plain(value))
+
     @property
     def answer(self) -> str:
         """The draft's text without surrounding white space."""
@@ -67,7 +73,8 @@ class Decision:
         names = ("retrieve", "score", "probability", "tier", "reason")
         plain = {name: getattr(self, name) for name in names}
         score = self.score if math.isfinite(self.score) else None  # JSON has no infinity
-        return plain | {"score": score, "ingredients": dict(self.ingredients)}
+        read = {name: float(value) for name, value in self.ingredients.items()}
+        return plain | {"score": score, "ingredients": read}
 
 
 class Gate(Protocol):

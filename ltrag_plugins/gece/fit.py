@@ -28,7 +28,7 @@ from ltrag_plugins.calibration import cross_calibrated, fit_calibrator, stratifi
 from ltrag_plugins.errors import CalibrationError, InvalidInput, missing_extra
 from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Tier
-from ltrag_plugins.gece.labels import Outcome, check_count
+from ltrag_plugins.gece.labels import NO_COST, NO_RETRIEVAL, Outcome, check_count
 from ltrag_plugins.gece.models import AS_ALWAYS, FitReport, FittedGate, Linear, rate_threshold
 from ltrag_plugins.gece.savings import Usage
 from ltrag_plugins.gece.settings import GECESettings, Targets
@@ -131,10 +131,7 @@ class Labels:
     def as_good_as_always(self) -> float:
         """The accuracy of always retrieving; less 5 % of what is agreement with itself."""
         if self.mended is None:
-            raise InvalidInput(
-                "target_accuracy='always' compares with retrieval; give retriever=, retrieving= or "
-                "retrieved_answers=, or a number"
-            )
+            raise InvalidInput(NO_RETRIEVAL)
         return float(self.mended.mean()) - _DISAGREE * self.agreement
 
     def gated(self, scores: _Scores, rate: float) -> Float[np.ndarray, " questions"]:
@@ -253,10 +250,7 @@ def _rate_within(budget: float, costs: tuple[Usage, Usage] | None) -> float:
     """How many questions may retrieve for that share of what always retrieving costs."""
     own = None if costs is None else costs[0].share_of(costs[1])
     if own is None:
-        raise InvalidInput(
-            "a budget compares the gate's cost with retrieval's, which was not measured; fit with "
-            "your chain (GECERouter.fit), or with retriever= or retrieving="
-        )
+        raise InvalidInput(NO_COST)
     if budget <= own:
         raise CalibrationError(
             f"budget={budget:g} is out of reach: the gate's own draft costs {own:.2f} of an answer "
@@ -374,6 +368,7 @@ def _report(
     share = gate.share_of(retrieval) if gate and retrieval else None
     rare = min((int(fails.sum()), "wrong"), (int((1 - fails).sum()), "right"))
     silent = sum(item.draft.tokens is None for item in evidence)
+    mute = float(np.mean([not item.draft.text.strip() for item in evidence]))
     lengths = [len(words(item.question)) for item in evidence]
     hopeless = fitted.threshold == -math.inf or (target == AS_ALWAYS and rate > _NO_GATE)
     leans = settings.scorer == "fitted" and _leaning([areas[best]], fails) >= _LEANS
@@ -403,8 +398,10 @@ def _report(
         f"never retrieving is right more often ({never:.3f}) than this gate ({behind:.3f}): "
         "choose a lower target_rate, or look at the retriever": behind < never,
         f"many scores are equal, so {rate:.1%} retrieve; the target was {asked:.1%}": (
-            abs(rate - asked) * count > 1
+            abs(rate - asked) * count > 1 and mute <= asked
         ),
+        f"{mute:.1%} of the drafts are empty and retrieve, so {rate:.1%} do; the target was "
+        f"{asked:.1%}": abs(rate - asked) * count > 1 and mute > asked,
     }
     return FitReport(
         questions=count,

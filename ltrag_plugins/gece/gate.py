@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from os import PathLike
+from statistics import median
 from typing import Any, Literal
 
 import numpy as np
@@ -12,11 +13,11 @@ import numpy as np
 from ltrag_plugins import artifacts
 from ltrag_plugins.calibration import Isotonic, Platt
 from ltrag_plugins.data import digest_of
-from ltrag_plugins.errors import ArtifactMismatch, checked, listed, path_of
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, checked, listed, path_of
 from ltrag_plugins.flow import Flow, Observer, World, arun, check_world, run, run_many
 from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Decision
-from ltrag_plugins.gece.labels import check_count, check_scorer, collect
+from ltrag_plugins.gece.labels import NO_COST, NO_RETRIEVAL, check_count, check_scorer, collect
 from ltrag_plugins.gece.models import FitReport, FittedGate
 from ltrag_plugins.gece.savings import Usage, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
@@ -117,19 +118,30 @@ class GECEGate:
         # brings scikit-learn and the metrics, which a gate at work does without
         from ltrag_plugins.gece.fit import fit_outcomes
 
-        check_scorer(settings := settings or GECESettings())
-        frequencies, own = frequencies_for(settings, frequencies), own_signals(signals)
+        own = own_signals(signals)
+        check_scorer(settings := settings or GECESettings(), own)
+        frequencies = frequencies_for(settings, frequencies)
         target = asdict(Targets(target_rate, target_accuracy, budget))
         fitting = partial(fit_outcomes, **target, settings=settings, frequencies=frequencies)
         world = World(llm=llm, retriever=retriever, encoder=encoder)
         wanted = "a gece.savings.Usage(calls, tokens, seconds)"
         checked(retrieval_cost, Usage | None, "retrieval_cost", wanted)
+        given = retrieved_answers is not None
+        asks = retriever is not None or retrieving is not None
+        if target_accuracy == "always" and not (given or asks):
+            raise InvalidInput(NO_RETRIEVAL)
+        if budget is not None and retrieval_cost is None and (given or not asks):
+            raise InvalidInput(NO_COST)
         check_count(questions)
         asked = [Question(q) if isinstance(q, str) else q for q in questions]
-        seconds = None
+        seconds, observers = None, tuple(observers)
         if retrieval_cost is not None:
             flows = [drafting(render_question(question), settings) for question in asked[:3]]
-            _, seconds = timed(partial(run_many, world=world), flows)
+            drafted, seconds = timed(partial(run_many, world=world, observers=observers), flows)
+            kept = [[said.seconds for said in (one.draft, *one.samples)] for one in drafted]
+            took = [sum(s for s in some if s is not None) for some in kept if None not in some]
+            if len(took) == len(kept):  # from an answer cache: what they took when written
+                seconds = median(took)
         outcomes, along, cost = collect(
             asked,
             world,
@@ -167,7 +179,8 @@ class GECEGate:
 
         Raises:
             UnreadableArtifact: the folder is missing, incomplete or tampered with.
-            InvalidInput: a framework's model or encoder came as it is; wrap it.
+            InvalidInput: a framework's model or encoder came as it is; wrap it. Or a signal of
+                yours that it reads is missing.
             ArtifactMismatch: it was fitted with another model or encoder, or reads gradients
                 that this model does not have.
             MissingExtra: it reads word frequencies of a language: the extra `frequency`.
@@ -188,6 +201,11 @@ class GECEGate:
                 "weights with TransformersLLM, or fit a gate with gradients='never'."
             )
         own, data = own_signals(signals), parts.get("data", "")
+        if lacks := [name for name in fitted.names if name not in SIGNALS and name not in own]:
+            raise InvalidInput(
+                f"the gate in {folder} reads {lacks}, which are signals of yours; hand them in "
+                f"again, as to the fit: signals={{{lacks[0]!r}: ...}}"
+            )
         return cls(fitted, world, report, along or None, own, data)
 
     def save(self, folder: str | PathLike[str]) -> None:

@@ -46,6 +46,14 @@ _Judge = Callable[[str, str, str], Any] | LLM
 _LONG = 10  # words, beyond which an answer is a text, that no word-by-word rule can judge
 _ALIKE = 0.667  # F1; a label is right on 77.8 % of recorded answers, at 0.5 on 74.8 %
 FEWEST_QUESTIONS = 20  # calibration questions; at least two of them right, and two wrong
+NO_RETRIEVAL = (
+    "target_accuracy='always' compares with retrieval; give retriever=, retrieving= or "
+    "retrieved_answers=, or a number"
+)
+NO_COST = (
+    "a budget compares the gate's cost with retrieval's, which was not measured; fit with "
+    "your chain (GECERouter.fit), or with retriever= or retrieving="
+)
 _NEAR = ("answer", "ground_truth", "expected_answer", "reference_answer", "gold_answers")
 _logger = logging.getLogger(__name__)
 
@@ -120,7 +128,8 @@ def collect(
         pairs = zip(questions, whole, strict=True)
         answers = together([searching_for([q], (retrieving or reading)(t)) for q, t in pairs])
         retrieved_answers = [answer.text for answer in answers]
-        cost = Usage.of([answer.trace for answer in answers])
+        traces = [answer.trace for answer in answers]
+        cost = Usage.of(traces) if any(traces) else None  # a flow of one's own may have none
     known, places = _with_references(questions, retrieved_answers)
     if judge is None and (long := sum(_is_long(question.answers) for question in known)):
         drafted = median(length(evidence.draft.text) for evidence in seen)
@@ -302,15 +311,15 @@ def accepted_in(entries: Mapping[str, Any]) -> tuple[str, ...]:
     raise InvalidInput(f"'answers' are a text or a list of texts, got {answers!r:.80}")
 
 
-def check_scorer(settings: GECESettings) -> None:
+def check_scorer(settings: GECESettings, own: Collection[str] = ()) -> None:
     """Refuse what cannot be fitted, by its settings or as a package is missing."""
     checked(settings, GECESettings, "settings", "GECESettings(...)")
     errors.require("fit")
     scorer, formula = settings.scorer, settings.scorer == "gece"
     if formula:
         errors.require("evaluate")
-    if scorer not in ("fitted", "gece", *SIGNALS):
-        raise errors.unknown_name("scorer", scorer, ["fitted", "gece", *SIGNALS])
+    if scorer not in (known := ["fitted", "gece", *SIGNALS, *own]):
+        raise errors.unknown_name("scorer", scorer, known)
     tier = SIGNALS[scorer].tier if scorer in SIGNALS else "probabilities" if formula else "text"
     for lacks, needs in (
         (scorer == "disagreement" and not settings.samples, "samples=3 or more"),

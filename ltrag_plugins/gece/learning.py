@@ -29,7 +29,7 @@ from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, LtragError, req
 from ltrag_plugins.flow import Flow, World, run
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.gece.gate import GECEGate, names_of, read_gate
-from ltrag_plugins.gece.labels import FEWEST_QUESTIONS
+from ltrag_plugins.gece.labels import FEWEST_QUESTIONS, check_scorer
 from ltrag_plugins.gece.models import FitReport
 from ltrag_plugins.gece.monitor import LATEST, Monitor, monitor
 from ltrag_plugins.gece.savings import Usage
@@ -40,6 +40,7 @@ from ltrag_plugins.gece.signals import (
     WordFrequencies,
     askable_question,
     drafting,
+    frequencies_for,
     own_signals,
 )
 from ltrag_plugins.gece.store import DecisionStore
@@ -90,8 +91,8 @@ class LearningGate(Shared):
         fit_here: fit in the calling thread, not in a process of its own.
 
     Raises:
-        InvalidInput: a setting is out of range, or asks for gradients; or the store is that of a
-            router that does not learn.
+        InvalidInput: a setting is out of range, asks for gradients, or names a scorer that can
+            never be fitted; or the store is that of a router that does not learn.
         ArtifactMismatch: the store was begun with another model or encoder.
         CacheUnreadable: the file is no decision store, or cannot be made.
     """
@@ -122,6 +123,11 @@ class LearningGate(Shared):
         }
         if self._settings.gradients != "never":
             raise InvalidInput("a learning gate reads no gradients: leave gradients='never'")
+        if self._settings.scorer == "gece":
+            why = "the scorer 'gece' is learned from accepted answers, and a learning gate has none"
+            raise InvalidInput(f"{why}; take another scorer")
+        check_scorer(self._settings, self._signals)
+        frequencies_for(self._settings, frequencies)  # a missing package is named at once
         if isinstance(warm_up, bool) or not isinstance(warm_up, int) or warm_up < FEWEST_QUESTIONS:
             wanted = f"a number of questions, {FEWEST_QUESTIONS} or more"
             raise InvalidInput(f"warm_up is {wanted}; got {warm_up!r}")

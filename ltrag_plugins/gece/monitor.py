@@ -231,7 +231,8 @@ def _watched(decision: Decision) -> dict[str, float]:
     their drafts look alike; nothing of a question that no gate judged."""
     if not decision.ingredients:
         return {}
-    return {**decision.ingredients, _LENGTH: float(len(words(decision.question)))}
+    read = {name: float(value) for name, value in decision.ingredients.items()}
+    return {**read, _LENGTH: float(len(words(decision.question)))}
 
 
 def _others(now: Sequence[float], then: Any, earlier: Sequence[float]) -> float:
@@ -320,7 +321,7 @@ class Watch(Shared):
         share = isinstance(audit_rate, Real) and not isinstance(audit_rate, bool)
         if not (share and 0 <= float(audit_rate) <= 1):
             raise InvalidInput(f"audit_rate is a share from 0 to 1, got {audit_rate!r}")
-        self.gate, self._rate, self._correct = gate, audit_rate, correct
+        self.gate, self._rate, self._correct = gate, float(audit_rate), correct
         self._rng, self._clock = rng or random.Random(), clock
         self._lock, self._counts = threading.Lock(), {False: 0, True: 0}
         self._failed = self._audits = 0
@@ -350,7 +351,8 @@ class Watch(Shared):
         with self._lock:
             self._counts[decision.retrieve] += 1
         failed = decision.retrieve and math.isinf(decision.score) and not decision.learning
-        comparable = not failed and retrieved is not None
+        wanted = self.learns or not decision.retrieve  # of those that retrieve a fit alone learns
+        comparable = wanted and not failed and retrieved is not None
         sampled = comparable and (decision.learning or self._rng.random() < self._rate)
         record = Watched(
             id=os.urandom(12).hex(),
