@@ -15,7 +15,7 @@ from ltrag_plugins.errors import (
 from ltrag_plugins.evaluate import Cell, evaluate
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.gating import ReferenceGate, RunGate, gated_cells
-from ltrag_plugins.flow import World
+from ltrag_plugins.flow import World, run
 from ltrag_plugins.gece import GECESettings, WordFrequencies, gece_score, score_questions
 from ltrag_plugins.gece.score import references_like
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -24,7 +24,7 @@ from ltrag_plugins.metrics.text import chrf, meteor, ter
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Generation, Passage, Question
 from tests.gece_letters import Local, agreement, gradient
-from tests.gece_parts import COLOURS, answer, honest_llm, questions
+from tests.gece_parts import COLOURS, answer, asked, honest_llm, questions, said
 
 PLAIN = GECESettings(semantics=False)
 
@@ -172,8 +172,8 @@ def test_the_values_are_kept_and_serve_no_other_run(tmp_path):
     decided = [[one.decision for one in run["single+eq2"]] for run in (before, after)]
     assert decided[0] == decided[1]
     assert len(llm.seen) == gradients
-    for changed, said in (((questions(19), 0.2), "questions was"), ((some, 0.5), "rate was 0.2")):
-        with pytest.raises(ArtifactMismatch, match=said):
+    for changed, why in (((questions(19), 0.2), "questions was"), ((some, 0.5), "rate was 0.2")):
+        with pytest.raises(ArtifactMismatch, match=why):
             run_behind("paper", changed[0], tmp_path, llm, changed[1])
     folder, other = tmp_path / "eq2", replace(GECESettings.paper(), floor=1e-9)
     with pytest.raises(ArtifactMismatch, match=r"settings\.floor was None and is now 1e-09"):
@@ -186,3 +186,39 @@ def test_a_model_without_gradients_gets_no_gate_of_eq_2_and_nothing_is_asked(tmp
         run_behind("paper", questions(20), tmp_path, llm)
     assert llm.calls == []
     assert run_behind("paper:semantics=false", questions(20), tmp_path, llm)
+
+
+def test_questions_that_read_alike_share_a_value_and_count_as_many(tmp_path):
+    """Of ten such pairs in PopQA, as of two books of one name."""
+    home, emma = "Who is the author of Home?", "Who is the author of Emma?"
+    other = "Who is the author of Ulysses?"
+    texts, authors = (home, home, emma, other), ("Robinson", "Morrison", "Austen", "Joyce")
+    some = [Question(t, (a,), a) for t, a in zip(texts, authors, strict=True)]
+    answers = {home: "Robinson", emma: "Austen", other: "perhaps Homer"}
+    llm = ScriptedLLM(lambda prompt: said(answers[asked(prompt)], -0.1))
+    settings = GECESettings(scorer="gece", semantics=False, statistics=False)
+    first, second, *_ = (s.value for s in score_questions(some, llm=llm, settings=settings))
+    assert first < second
+    for rate, wanted in ((0.25, {other}), (0.75, {home, other})):
+        gate = ReferenceGate.kept(tmp_path / f"{rate}", some, settings, rate, llm=llm)
+        decided = {text: run(gate.deciding(text), World(llm=llm)) for text in texts}
+        assert decided[home].score == pytest.approx((first + second) / 2)
+        assert {text for text in texts if decided[text].retrieve} == wanted
+        assert decided[other].probability == 3 / 4  # of four questions, not of three texts
+        again = ReferenceGate.load(tmp_path / f"{rate}")
+        assert (again.name, again.values) == (gate.name, gate.values)
+
+
+def test_the_values_are_ranked_once():
+    class Ranked(dict[str, float]):
+        times = 0
+
+        def values(self):
+            self.times += 1
+            return super().values()
+
+    found, world = Ranked({q.text: float(q.id) for q in questions(40)}), World(llm=honest_llm())
+    gate = ReferenceGate(PLAIN, 0.2, found)
+    decided = [run(gate.deciding(text), world) for text in found]
+    assert [one.retrieve for one in decided] == [i >= 32 for i in range(40)]
+    assert found.times == 1

@@ -7,15 +7,17 @@ import pytest
 from contracts.methods import LABELLED, Letters, Scoring, learned, likely
 
 from ltrag_plugins.evaluate import Cell, evaluate
-from ltrag_plugins.flow import Flow, World, run
-from ltrag_plugins.gece import GECEGate, GECESettings
+from ltrag_plugins.flow import Flow, World, embed, run
+from ltrag_plugins.gece import GECEGate, GECESettings, score_questions
 from ltrag_plugins.gece.decision import Decision
-from ltrag_plugins.gece.labels import labels_of, reply_is_right
+from ltrag_plugins.gece.labels import collect, labels_of, reply_is_right
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.direct import direct
 from ltrag_plugins.methods.method import Method
 from ltrag_plugins.methods.sgic import SGICMethodSettings
+from ltrag_plugins.metrics.text import meteor
+from ltrag_plugins.prompts.templates import render_question, searching_for
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import SGICSettings, read_run
 from ltrag_plugins.types import Generation, Passage, Question
@@ -175,6 +177,61 @@ def test_a_gate_is_fitted_on_replies_as_they_are_read():
         retrieved_answers=["(B) Paris"] * 40,
     )
     assert (gate.report.direct_accuracy, gate.report.retrieval_accuracy) == (0.5, 0.5)
+
+
+def test_eq_2_reads_a_reply_as_the_fit_of_its_gate_does():
+    questions = [replace(CITIES[i % 2], text=f"Capital {i}?", id=f"{i}") for i in range(4)]
+    llm, settings = ScriptedLLM(lambda prompt: likely(prompt, "A")), GECESettings.paper()
+    settings = replace(settings, semantics=False, gradients="never")
+    scores = score_questions(questions, llm=llm, settings=settings)
+    outcomes, *_ = collect(questions, World(llm=llm), settings)
+    named = [meteor(question.options[0], question.answers) for question in questions]
+    assert [score.meteor for score in scores] == [one.quality for one in outcomes] == named
+    assert len({*named}) == 2  # the option is right for one city, and wrong for the other
+
+
+class Unsearched(str):
+    """A text in which nothing may be looked for."""
+
+    def replace(self, *_):
+        raise AssertionError(f"looked for questions in {self!r}")
+
+
+def cut(questions: list[Question], *texts: str) -> list[str]:
+    """What is encoded of these texts in a flow over these questions."""
+    seen = list[str]()
+
+    class Seen:
+        name = "seen"
+
+        def encode(self, texts):
+            seen.extend(texts)
+            return np.zeros((len(texts), 1), dtype=np.float32)
+
+    run(searching_for(questions, embed(*texts)), World(encoder=Seen()))
+    return seen
+
+
+def test_of_spelled_out_questions_the_texts_are_left_wherever_they_stand():
+    begins = replace(INDEX, options=("8", "2"))  # as INDEX does
+    context = Question("Who came?", context="A man and a dog came.", options=("Ann", "Bob"))
+    blank = Question("Who left?", context=" ")
+    asked = [begins, INDEX, context, blank, PLAIN]
+    whole = [render_question(one).strip() for one in asked]
+    texts = [*whole, *(f"before\n{text}\nbehind" for text in whole), " and ".join(whole)]
+    texts += ["Text: of something else", "Options: 8; 2", "no question"]
+    wanted = texts
+    for text, one in sorted(zip(whole, asked, strict=True), key=lambda pair: -len(pair[0])):
+        wanted = [each.replace(text, one.text) for each in wanted]
+    assert cut(asked, *texts) == wanted
+    assert wanted[: len(asked)] == [one.text for one in asked]
+
+
+def test_a_passage_that_holds_no_question_is_not_searched_for_all_of_them():
+    asked = [replace(INDEX, text=f"Find the index of number {i}.") for i in range(9)]
+    passages = [Unsearched("The order of S_5 is 120."), Unsearched("")]
+    exact = Unsearched(render_question(asked[4]))
+    assert cut(asked, *passages, exact) == [*passages, asked[4].text]
 
 
 def test_a_method_that_reads_its_replies_itself_is_left_to():

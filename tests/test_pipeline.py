@@ -301,6 +301,31 @@ def test_what_is_fitted_sees_options_and_context_and_encodes_the_text_alone(enco
         np.testing.assert_array_equal(rag.ranker.head.weight, other.ranker.head.weight)
 
 
+def test_a_gate_is_judged_on_the_whole_question_that_it_was_fitted_on():
+    """The context alone tells which houses the model knows."""
+    stages, encoded = list[str](), list[tuple[str, list[str]]]()
+
+    class Contexts:
+        name = "contexts"
+
+        def encode(self, texts):
+            encoded.append((stages[-1], [*texts]))
+            rows = [("is old." in text, "is new." in text, 1, len(text) / 100) for text in texts]
+            return np.array(rows, dtype=np.float32)
+
+    contexts = "It is old.", "It is new."
+    asked = [replace(q, answers=(), context=contexts[i % 2]) for i, q in enumerate(houses())]
+    own = replace(settings(), gate=GECESettings(folds=3))  # the fitted scorer reads vectors
+    house = House(says_how_sure=False)
+    told = {"questions": asked, "encoder": Contexts(), "settings": own}
+    rag = fitted(house, **told, on_stage=stages.append)
+    [judged] = [texts for stage, texts in encoded if stage == "judging all ways"]
+    questions, drafts = judged[::2], judged[1::2]
+    assert {text.partition("\nText: ")[2] for text in questions} == {*contexts}
+    assert {*drafts} <= {*COLOURS}
+    assert rag.report.kept == "always+gate"
+
+
 @pytest.mark.parametrize("retrieves", ["always", "gated", "never"])
 def test_of_a_question_with_a_picture_the_words_are_read(retrieves):
     house = House()

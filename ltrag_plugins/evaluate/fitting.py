@@ -81,11 +81,17 @@ class Bench:
     batch: int | None
 
     def run(
-        self, questions: Sequence[Question], flow: Callable[[str], Flow[Any]]
+        self,
+        questions: Sequence[Question],
+        flow: Callable[[str], Flow[Any]],
+        *,
+        searches: bool = True,
     ) -> tuple[list[Any], list[Cost]]:
         """What came of each question (what failed is its error), and what it cost."""
         watch = FlowWatch(False)
-        flows = [searching_for([q], flow(render_question(q))) for q in questions]
+        flows = [flow(render_question(question)) for question in questions]
+        if searches:  # else the gate alone encodes: the whole question, as in its fit
+            flows = [searching_for([q], one) for q, one in zip(questions, flows, strict=True)]
         watching = (watch, *self.observers)
         found = run_many(
             flows, self.world, observers=watching, batch=self.batch, return_exceptions=True
@@ -109,7 +115,8 @@ class Bench:
     ) -> tuple[list[Record], list[LongTailAnswer]]:
         """A record of each of these questions, answered by a pipeline."""
         known = [asked.known[i] for i in rows]
-        found, costs = self.run([asked.questions[i] for i in rows], pipeline.answering)
+        given, searches = [asked.questions[i] for i in rows], pipeline.retrieves != "never"
+        found, costs = self.run(given, pipeline.answering, searches=searches)
         right = self.right(known, found, asked.stands_in[rows].tolist())
         answers = [LongTailAnswer("") if isinstance(one, Exception) else one for one in found]
         records = []

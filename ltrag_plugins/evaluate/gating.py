@@ -1,9 +1,10 @@
 """The gates of a run, fitted in its folder or read from another, and the rows they stand before."""
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -42,8 +43,8 @@ class ReferenceGate:
 
     settings: GECESettings
     rate: float
-    values: Mapping[str, float]
-    """GECE of each question."""
+    values: Mapping[str, float | Sequence[float]]
+    """GECE of each question; of several that read alike, which share the mean, of each."""
 
     @classmethod
     def kept(
@@ -65,8 +66,10 @@ class ReferenceGate:
             check_same(f"{folder} has other values", known, now, "Name another folder.")
             return gate
         scores = score_questions(questions, llm=llm, settings=settings, **how)
-        pairs = zip(questions, scores, strict=True)
-        values = {render_question(q).strip(): score.value for q, score in pairs}
+        found = defaultdict[str, list[float]](list)
+        for question, score in zip(questions, scores, strict=True):
+            found[render_question(question).strip()].append(score.value)
+        values = {text: some if some[1:] else some[0] for text, some in found.items()}
         gate = cls(settings, rate, values)
         artifacts.write(folder, EQ2, {**about, "gate": gate}, format=_FORMAT)
         return gate
@@ -88,12 +91,19 @@ class ReferenceGate:
         """The flow: draft an answer, and look up the question's value; `Decision.probability` is
         the share of the questions with a smaller one."""
         draft = (yield from drafting(question, self.settings)).draft
-        value, known = self.values[question.strip()], np.array([*self.values.values()])
-        share, retrieve = float(np.mean(known < value)), value >= rate_threshold(known, self.rate)
+        value, (known, threshold) = float(np.mean(self.values[question.strip()])), self._ranked
+        share, retrieve = float(np.mean(known < value)), value >= threshold
         shown = f"GECE {value:.3g} of this question"
         reason = f"{shown} is {'' if retrieve else 'not '}among the largest {self.rate:.0%}"
         tier = "gradients" if self.settings.semantics else "probabilities"
         return Decision(question, retrieve, value, share, tier, reason, draft)
+
+    @cached_property
+    def _ranked(self) -> tuple[np.ndarray, float]:
+        """The values of all questions, and from which one on they retrieve."""
+        found = self.values.values()
+        known = np.repeat([*map(np.mean, found)], [*map(np.size, found)])
+        return known, rate_threshold(known, self.rate)
 
 
 @dataclass(frozen=True, slots=True)

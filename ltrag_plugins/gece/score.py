@@ -23,6 +23,7 @@ from ltrag_plugins.flow import Observer, World, gradient_llm, run_many, wrap_pro
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import Evidence, WordFrequencies, drafting, with_gradient_term
 from ltrag_plugins.llm.base import LLM, Direction
+from ltrag_plugins.prompts.replies import option_named
 from ltrag_plugins.prompts.templates import render_question
 from ltrag_plugins.types import Generation, Question
 from ltrag_plugins.uncertainty import mean_probability
@@ -113,16 +114,17 @@ def score_questions(
         known = [Evidence(t, Generation(r)) for t, r in zip(texts, references, strict=True)]
         terms = together([with_gradient_term(item, settings, along) for item in known])
         agreements = [getattr(item.agreement, settings.agreement) for item in terms]
-    columns = (questions, texts, drafts, agreements)
+    said = [option_named(d.text, q.options) for d, q in zip(drafts, questions, strict=True)]
+    columns = (questions, texts, drafts, said, agreements)
     return [
         gece_score(
-            meteor=quality_of(draft.text, question.answers, settings.quality),
+            meteor=quality_of(reply, question.answers, settings.quality),
             mean_probability=mean_probability(draft),
             word_frequency=frequencies.mean(text),
             gradient_agreement=agreement,
             settings=settings,
         )
-        for question, text, draft, agreement in zip(*columns, strict=True)
+        for question, text, draft, reply, agreement in zip(*columns, strict=True)
     ]
 
 

@@ -137,13 +137,15 @@ def searching_for(questions: Iterable[Question], flow: Flow[_T]) -> Flow[_T]:
         return (yield from flow)
     longest = sorted(texts, key=len, reverse=True)  # one may begin with another
 
+    def cut_one(wanted: str) -> str:
+        if wanted in texts:
+            return texts[wanted]
+        if "Text:" not in wanted and "Options:" not in wanted:  # as nearly all passages
+            return wanted
+        return reduce(lambda text, whole: text.replace(whole, texts[whole]), longest, wanted)
+
     def cut(wanted: tuple[str, ...]) -> tuple[str, ...]:
-        # most are one question alone, and thousands are encoded at once
-        found = ((one, texts.get(one.strip())) for one in wanted)
-        return tuple(
-            reduce(lambda text, w: text.replace(w, texts[w]), longest, one) if own is None else own
-            for one, own in found
-        )
+        return tuple(map(cut_one, wanted))
 
     def short(request: Request) -> Request:
         if isinstance(request, Fetch):
