@@ -20,7 +20,7 @@ from ltrag_plugins.errors import InvalidInput, checked, listed, path_of
 from ltrag_plugins.evaluate.choice import Goal, PipelineReport, Retrieves, Verdict, WayFigures
 from ltrag_plugins.evaluate.gating import RunGate
 from ltrag_plugins.flow import Flow, Observer, World, arun, ask, embed, fetch, run, run_many
-from ltrag_plugins.gece.decision import Decision, guarded
+from ltrag_plugins.gece.decision import Decision, guarded, shows
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import drafting
@@ -246,7 +246,7 @@ class LongTailRAG:
         """The flow: decide, and answer directly or from passages. A question with a `history` is
         made to stand alone first. Where the gate's model fails, the question retrieves."""
         checked(question, str, "a question", "a string")
-        if picture := NOT_TEXT * (NOT_TEXT in question):  # its words are read
+        if picture := NOT_TEXT * (NOT_TEXT in question or shows(history)):  # its words are read
             question = question.replace(NOT_TEXT, "").strip()
         if words(question):  # an emoji is no question, and is made none
             question = yield from standalone(question, history)

@@ -102,6 +102,12 @@ def checked_gate(gate: Any, on_error: str = "raise") -> DecidingGate:
     return checked(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
 
 
+def warn_of_learning(gate: DecidingGate, name: str) -> None:
+    """For a part that has no chain's answers to learn from."""
+    if hasattr(gate, "learn"):
+        _logger.warning("a gate learns in a GECERouter; a %s only asks it", name)
+
+
 def guarded(
     question: str,
     gate: Gate,

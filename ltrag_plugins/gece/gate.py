@@ -112,6 +112,7 @@ class GECEGate:
         Raises:
             CalibrationError: too few questions, all right or all wrong, or a target out of reach.
             MissingReferences: a question has no accepted answers, and no answer with retrieval.
+            ModelFailed: the model failed on more than half of the questions; fewer are left out.
             NeedsGradients, NoTokenProbabilities: the settings ask for what the model lacks.
             MissingExtra: word frequencies of a language need the extra `frequency`.
         """
@@ -137,10 +138,12 @@ class GECEGate:
         seconds, observers = None, tuple(observers)
         if retrieval_cost is not None:
             flows = [drafting(render_question(question), settings) for question in asked[:3]]
-            drafted, seconds = timed(partial(run_many, world=world, observers=observers), flows)
-            kept = [[said.seconds for said in (one.draft, *one.samples)] for one in drafted]
+            tried = partial(_tried, world=world, observers=observers)
+            drafted, seconds = timed(tried, flows)
+            good = [one for [one] in drafted if not isinstance(one, Exception)]
+            kept = [[said.seconds for said in (one.draft, *one.samples)] for one in good]
             took = [sum(s for s in some if s is not None) for some in kept if None not in some]
-            if len(took) == len(kept):  # from an answer cache: what they took when written
+            if took and len(took) == len(kept):  # from an answer cache: what they took when written
                 seconds = median(took)
         outcomes, along, cost = collect(
             asked,
@@ -280,6 +283,11 @@ class GECEGate:
         wide, high = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
         lines = [f"{verdict}: {why}", f"draft{wrong}: {decision.answer!r}"]
         return "\n".join([*lines, *(f"  {a:<{wide}}  {b:>{high}}  {c}" for a, b, c in rows)])
+
+
+def _tried(flows: list[Any], **how: Any) -> list[list[Any]]:
+    """As `run_many`, each in a list: an error is a result too, which costs its question alone."""
+    return [[one] for one in run_many(flows, return_exceptions=True, **how)]
 
 
 def read_gate(folder: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

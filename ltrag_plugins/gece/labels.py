@@ -14,7 +14,15 @@ from typing import Any
 
 from ltrag_plugins import errors
 from ltrag_plugins.data import check_labelled
-from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences, checked, listed
+from ltrag_plugins.errors import (
+    CalibrationError,
+    InvalidInput,
+    MissingReferences,
+    ModelFailed,
+    ModelUnavailable,
+    checked,
+    listed,
+)
 from ltrag_plugins.flow import (
     Flow,
     Observer,
@@ -118,7 +126,12 @@ def collect(
         gradient_llm(world.llm)
     together = partial(run_many, world=world, observers=tuple(observers), batch=batch)
     draft = partial(drafting, settings=settings, vectors=world.encoder is not None, own=own)
-    seen, along, cost = together([draft(text) for text in whole]), None, None
+    seen, along, cost = together([*map(draft, whole)], return_exceptions=True), None, None
+    if len(kept := _drafted(seen)) < len(whole):
+        questions, whole = [questions[i] for i in kept], [whole[i] for i in kept]
+        seen = [seen[i] for i in kept]
+        if retrieved_answers is not None:
+            retrieved_answers = [retrieved_answers[i] for i in kept]
 
     def reading(question: str) -> Flow[Answer]:
         [found] = yield from fetch(question, k=3)
@@ -161,6 +174,24 @@ def collect(
         quality = [quality_of(draft, q.answers, settings.quality) for draft, q in pairs]
     columns = zip(seen, right, later, quality, stand_in, strict=True)
     return [Outcome(*row) for row in columns], along, cost
+
+
+def _drafted(seen: Sequence[Any]) -> list[int]:
+    """Places of the questions that the model answered.
+
+    Raises:
+        ModelFailed: the model failed on more than half; ModelUnavailable, and all other errors:
+            at the first one.
+    """
+    failed = [one for one in seen if isinstance(one, Exception)]
+    for error in failed:
+        passes = isinstance(error, ModelFailed) and not isinstance(error, ModelUnavailable)
+        if not passes or 2 * len(failed) > len(seen):
+            raise error
+    if failed:
+        told = "the model failed on %d of %d questions (%r); these are left out"
+        _logger.warning(told, len(failed), len(seen), failed[0])
+    return [i for i, one in enumerate(seen) if not isinstance(one, Exception)]
 
 
 def answers_agree(answer: str, other: str) -> bool:
@@ -242,7 +273,7 @@ def labels_of(
         found.append(same or any(answers_agree(answer, reference) for reference in references))
     if judge is not None:
         for i, right in zip(asked, _judged([*asked.values()], judge), strict=True):
-            found[i] = right
+            found[i] = found[i] if right is None else right
     return found
 
 
@@ -255,10 +286,24 @@ def reply_is_right(reply: str, question: Question, rule: Correct) -> bool:
     return is_right(said, answers, rule)
 
 
-def _judged(cases: Sequence[tuple[str, str, str]], judge: _Judge) -> list[bool]:
+def _judged(cases: Sequence[tuple[str, str, str]], judge: _Judge) -> list[bool | None]:
+    """What it says of each, None where it fails; as soon as it has failed on more than half, as
+    on the first, that is raised."""
     if isinstance(judge, LLM):
         return [p >= 0.5 for p in run_many([judging(*case) for case in cases], World(llm=judge))]
-    return [_is_yes(judge(*case)) for case in cases]
+    found, failed = list[bool | None](), list[Exception]()
+    for case in cases:
+        try:
+            found.append(_is_yes(judge(*case)))
+        except Exception as error:
+            found.append(None)
+            failed.append(error)
+            if isinstance(error, ModelUnavailable) or 2 * len(failed) > len(found):
+                raise
+    if failed:
+        told = "correct= failed on %d of %d answers (%r); these are compared word by word"
+        _logger.warning(told, len(failed), len(cases), failed[0])
+    return found
 
 
 def _is_yes(verdict: Any) -> bool:

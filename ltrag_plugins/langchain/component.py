@@ -19,6 +19,7 @@ from langchain_core.messages import (
     AnyMessage,
     BaseMessage,
     HumanMessage,
+    RemoveMessage,
     convert_to_messages,
     message_chunk_to_message,
 )
@@ -33,14 +34,14 @@ from langchain_core.runnables import (
     RunnableWithFallbacks,
 )
 from langchain_core.runnables.base import RunnableBindingBase
-from langchain_core.runnables.config import merge_configs
+from langchain_core.runnables.config import get_executor_for_config, merge_configs
 from langchain_core.runnables.passthrough import RunnableAssign
 from langchain_core.runnables.utils import AddableDict
 from pydantic import BaseModel, PydanticUserError, ValidationError
 
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, checked
 from ltrag_plugins.flow import Flow, World, arun, run
-from ltrag_plugins.gece.decision import NOT_TEXT
+from ltrag_plugins.gece.decision import NOT_TEXT, shows
 from ltrag_plugins.langchain.model import own_call, run_merged
 
 _logger = logging.getLogger(__name__)
@@ -117,8 +118,12 @@ def _earlier(entries: Mapping[str, Any]) -> Any:
 
 
 def entries_of(value: Any) -> Mapping[str, Any]:
-    """A mapping itself, or what an object holds."""
-    return value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+    """A mapping itself, or what an object holds; a prompt is no state."""
+    if isinstance(value, Mapping | PromptValue):
+        return value if isinstance(value, Mapping) else {}
+    if is_dataclass(value) and not hasattr(value, "__dict__"):  # it has slots
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    return getattr(value, "__dict__", {})
 
 
 def _messages(messages: Any) -> list[BaseMessage]:
@@ -192,9 +197,9 @@ class Asking:
         """The question, and the turns that our prompt has to make it stand alone from."""
         asked = conversation_of(value, self.key, reads=self.condense is True)
         if not (asked.history and isinstance(self.condense, Runnable)):
-            return asked if self.condense else Asked(asked.question)
+            return asked if self.condense else _alone(asked.question, asked)
         try:
-            return _condensed(self.condense.invoke(value, own_call(config)))
+            return _condensed(self.condense.invoke(value, own_call(config)), asked)
         except Exception as error:
             return self._uncondensed(asked, error)
 
@@ -202,9 +207,9 @@ class Asking:
         """As `read`."""
         asked = conversation_of(value, self.key, reads=self.condense is True)
         if not (asked.history and isinstance(self.condense, Runnable)):
-            return asked if self.condense else Asked(asked.question)
+            return asked if self.condense else _alone(asked.question, asked)
         try:
-            return _condensed(await self.condense.ainvoke(value, own_call(config)))
+            return _condensed(await self.condense.ainvoke(value, own_call(config)), asked)
         except Exception as error:
             return self._uncondensed(asked, error)
 
@@ -215,20 +220,30 @@ class Asking:
 
     def read_many(self, values: Sequence[Any], configs: Sequence[RunnableConfig]) -> list[Any]:
         """As `read` for each, errors in their places."""
-        found: list[Any] = []
-        for value, config in zip(values, configs, strict=True):
+
+        def read(value: Any, config: RunnableConfig) -> Any:
             try:
-                found.append(self.read(value, config))
+                return self.read(value, config)
             except Exception as error:
-                found.append(error)
-        return found
+                return error
+
+        if not (values and isinstance(self.condense, Runnable)):
+            return [*map(read, values, configs)]
+        with get_executor_for_config(configs[0]) as pool:  # as its own `batch`
+            return [*pool.map(read, values, configs)]
 
 
-def _condensed(said: Any) -> Asked:
+def _alone(question: str, asked: Asked) -> Asked:
+    """The question without its turns; the mark of a picture in it, or right before it, stays."""
+    pictured = NOT_TEXT in asked.question or shows(asked.history)
+    return Asked(question.replace(NOT_TEXT, "") + NOT_TEXT * pictured)
+
+
+def _condensed(said: Any, asked: Asked) -> Asked:
     question = conversation_of(said).question
     if not question.strip():
         raise EmptyQuestion(f"condense= gave {said!r:.60}, which is no question; see its prompt")
-    return Asked(question)
+    return _alone(question, asked)
 
 
 def in_graph(config: RunnableConfig) -> bool:
@@ -473,7 +488,7 @@ class Shape:
             with suppress(ValueError):  # that graph keeps no threads
                 return NOT_TEXT if self._node.get_state(config).next else value
         found = self._thread(config)
-        return _joined(value, found[0].get_state(found[1])) if found else value
+        return _joined(value, found[0].get_state(found[1]), found[0]) if found else value
 
     async def awith_thread(self, value: Any, config: RunnableConfig) -> Any:
         """As `with_thread`."""
@@ -481,7 +496,7 @@ class Shape:
             with suppress(ValueError):
                 return NOT_TEXT if (await self._node.aget_state(config)).next else value
         found = self._thread(config)
-        return _joined(value, await found[0].aget_state(found[1])) if found else value
+        return _joined(value, await found[0].aget_state(found[1]), found[0]) if found else value
 
     @property
     def _node(self) -> Any:
@@ -500,14 +515,28 @@ class Shape:
         return graph, config
 
 
-def _joined(value: Any, thread: Any) -> Any:
+def _joined(value: Any, thread: Any, graph: Any) -> Any:
     if value is None or thread.next or hasattr(value, "goto"):  # the last: a Command
         return NOT_TEXT
     given, kept = entries_of(value), thread.values
+    if not (given and isinstance(kept, Mapping)):  # a function as a graph keeps no state
+        return value
     before = {k: kept[k] for k in ("chat_history", "history") if k in kept and k not in given}
     if "messages" in given and kept.get("messages"):
-        before["messages"] = [*kept["messages"], *_messages(given["messages"])]
+        # a graph on a server shows no channels; one without a reducer replaces its messages
+        channel = getattr(graph, "channels", {}).get("messages")
+        if channel is None or hasattr(channel, "operator") or hasattr(channel, "reducer"):
+            before["messages"] = _added(kept["messages"], _messages(given["messages"]))
     return {**given, **before} if before else value
+
+
+def _added(kept: Sequence[BaseMessage], new: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """A thread's messages and new ones after them; a new one may be an old one that is sent again,
+    or may remove old ones."""
+    ids = {one.id for one in new if one.id}
+    # LangGraph's REMOVE_ALL_MESSAGES
+    left = [] if "__remove_all__" in ids else [one for one in kept if one.id not in ids]
+    return [*left, *(one for one in new if not isinstance(one, RemoveMessage))]
 
 
 def _made(model: Any, entries: dict[str, Any]) -> Any:

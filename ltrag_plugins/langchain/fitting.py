@@ -1,27 +1,32 @@
 """What a fit from an application's own chain needs: its inputs, its answers and what they cost."""
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
+from numbers import Real
 from operator import add
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.runnables import Runnable, RunnableConfig
+from pydantic import BaseModel
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput, checked
-from ltrag_plugins.flow import World, run_many
+from ltrag_plugins.flow import World, run, run_many
+from ltrag_plugins.gece.decision import NOT_TEXT
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.gece.labels import accepted_in, check_askable, check_count, check_scorer
 from ltrag_plugins.gece.savings import Usage, event_loop, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
-from ltrag_plugins.gece.signals import frequencies_for
+from ltrag_plugins.gece.signals import drafting, frequencies_for
 from ltrag_plugins.langchain.component import (
     ANSWER_KEYS,
     Asking,
@@ -63,13 +68,22 @@ def fit_from_chain(
     takes = _entries_taken(chain)
     examples = [_example_of(one, takes, asking.key) for one in questions]
     inputs = [value for value, _ in examples]
-    nothing: list[RunnableConfig] = [{}] * len(inputs)
-    asked = asking.read_many(inputs, nothing)
+    bounded: list[RunnableConfig] = [{"max_concurrency": most}] * len(inputs)
+    asked = asking.read_many(inputs, bounded)
     for error in (one for one in asked if isinstance(one, Exception)):
         raise error
-    alone = run_many([standalone(one.question, one.history) for one in asked], World(llm=llm))
+    plain = [(one.question.replace(NOT_TEXT, "").strip(), one.history) for one in asked]
+    alone = run_many([standalone(*one) for one in plain], World(llm=llm))
     check_askable(alone, settings.max_words)
-    found, texts, cost = _answers_of(chain, inputs, most, answer, check)
+
+    def first(value: Any, output: Any) -> None:
+        """After one run of the chain, refuse a shape that no draft fills and a model that fails."""
+        if check:
+            check(value, output)
+        draft = drafting(alone[0], settings, vectors=how["encoder"] is not None)
+        run(draft, World(llm=llm, encoder=how["encoder"]))
+
+    found, texts, cost = _answers_of(chain, inputs, most, answer, first)
     kept = [i for i, output in enumerate(found) if not isinstance(output, Exception)]
     learned = list[Question]()
     for i in kept:
@@ -214,11 +228,26 @@ def _answers_of(
         if outputs and unasked and batch is not awaited:  # it may have no sync call
             batch = awaited
             outputs = ask(part)
-        # read at once, as a shape that cannot be read, or filled, should cost one question
-        if check and not texts and not isinstance(outputs[0], Exception):
-            check(part[0], outputs[0])
-        texts.extend(o if isinstance(o, Exception) else output_text(o, key) for o in outputs)
-        return outputs
+        before = len(texts)
+        for value, output in zip(part, outputs, strict=True):
+            texts.append(read(value, output))
+        pairs = zip(texts[before:], outputs, strict=True)
+        return [text if isinstance(text, Exception) else output for text, output in pairs]
+
+    def read(value: Any, output: Any) -> Any:
+        """The output's text, or its exception; a first one that cannot be read, or whose shape
+        cannot be filled, ends the fit at once."""
+        if isinstance(output, Exception):
+            return output
+        first = all(isinstance(text, Exception) for text in texts)
+        if check and first:
+            check(value, output)
+        try:
+            return output_text(output, key)
+        except InvalidInput as error:
+            if first:
+                raise
+            return error
 
     with event_loop() as loop:
 
@@ -248,15 +277,17 @@ def judge_of(correct: Any) -> Callable[[str, str, str], Any] | LLM | None:
 
 
 def _verdict(said: Any) -> float:
-    if isinstance(said, Mapping):
-        said = next((said[key] for key in ("correct", "score", "value") if key in said), said)
-    if isinstance(said, bool | int | float):
+    if isinstance(said, Mapping | BaseModel):
+        held = entries_of(said)
+        said = next((held[key] for key in ("correct", "score", "value") if key in held), said)
+    if isinstance(said, Real | np.bool_):
         return float(said)
-    word = output_text(said).strip().strip(".!*").lower()
+    text = output_text(said).strip()
+    word = re.split(r"[.,;!\n]", text)[0].strip("* ").lower()  # of "Yes, they agree."
     if word not in (*_YES, *_NO):
         raise InvalidInput(
-            f"correct= gave {word[:80]!r}; it gives True or False, a number from 0 to 1, or yes or "
-            "no (in a mapping under 'correct', 'score' or 'value')"
+            f"correct= gave {text[:80]!r}; it gives True or False, a number from 0 to 1, or yes or "
+            "no (in a mapping or model under 'correct', 'score' or 'value')"
         )
     return float(word in _YES)
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -38,7 +38,13 @@ from pydantic import BeforeValidator, ConfigDict, create_model
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed
 from ltrag_plugins.flow import Flow
-from ltrag_plugins.gece.decision import DecidingGate, Decision, checked_gate, guarded
+from ltrag_plugins.gece.decision import (
+    DecidingGate,
+    Decision,
+    checked_gate,
+    guarded,
+    warn_of_learning,
+)
 from ltrag_plugins.gece.monitor import Monitor, Watch
 from ltrag_plugins.gece.savings import PAUSE, Savings, awaited_in
 from ltrag_plugins.gece.settings import GECESettings
@@ -281,7 +287,8 @@ class GECERouter(Component):
             target_rate, target_accuracy, budget: as for `GECEGate.fit`; one of them.
             correct: judges answers longer than ten words: a function of question, answer and
                 reference; a model to ask; or a Runnable that takes a mapping of the three and
-                gives True or False, a number from 0 to 1, or yes or no.
+                gives True or False, a number from 0 to 1, or yes or no, by itself or under
+                "correct", "score" or "value". Where it fails, words are compared.
             encoder: embeddings of question and draft sharpen the gate.
             max_concurrency: most runs of the chain at once.
             question_key, condense, answer, options: as for `GECERouter`.
@@ -477,9 +484,12 @@ class GECERouter(Component):
             try:
                 if self.return_decision:
                     yield AddableDict(decision=branch.shown)
-                async for chunk in branch.runnable.astream(value, branch.config, **kwargs):
-                    chunks.append(chunk)
-                    yield self._piece(branch, chunk)
+                pieces: Any = branch.runnable.astream(value, branch.config, **kwargs)
+                left = aclosing(pieces) if hasattr(pieces, "aclose") else nullcontext()
+                async with left:  # closed at once, where it is left
+                    async for chunk in pieces:
+                        chunks.append(chunk)
+                        yield self._piece(branch, chunk)
                 whole = chunks
                 if branch.runnable is self.retrieving:
                     self._shape.note_pieces(chunks)
@@ -512,7 +522,9 @@ class GECERouter(Component):
             if branch.meter:
                 branch.meter.began = None
         # a chain first: of what it gives the draft takes its shape
-        for members in sorted(groups.values(), key=lambda m: branches[m[0]].is_draft):
+        for members in sorted(
+            groups.values(), key=lambda m: branches[m[0]].runnable is not self.retrieving
+        ):
             asked, configs = zip(*((values[i], branches[i].config) for i in members), strict=True)
             runnable = branches[members[0]].runnable
             answers = runnable.batch([*asked], [*configs], return_exceptions=keep_going, **kwargs)
@@ -657,6 +669,7 @@ def gece_edge(
         condense, on_error: as for `GECERouter`.
     """
     step = _gate_step(gate, Asking(question_key, condense), on_error)
+    warn_of_learning(gate, "gece_edge")
 
     def choose(state: Any, config: RunnableConfig) -> str:
         return retrieve if step.invoke(state, config)["retrieve"] else direct
@@ -706,6 +719,10 @@ class GECERetriever(BaseRetriever):
     on_error: _OnError = "retrieve"
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Warn of a gate that learns, which it does not here."""
+        warn_of_learning(self.gate, "GECERetriever")
 
     def invoke(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any

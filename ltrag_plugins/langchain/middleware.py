@@ -10,7 +10,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
 from ltrag_plugins.errors import InvalidInput, checked, missing_extra
-from ltrag_plugins.gece.decision import NOT_TEXT, DecidingGate, shows
+from ltrag_plugins.gece.decision import NOT_TEXT, DecidingGate, shows, warn_of_learning
 from ltrag_plugins.langchain.calibrate import SGICCalibrator
 from ltrag_plugins.langchain.component import Asking, conversation_of
 from ltrag_plugins.langchain.gate import _gate_step, _OnError
@@ -49,6 +49,7 @@ class GECEMiddleware(AgentMiddleware):
     ) -> None:
         super().__init__()
         self._step = _gate_step(gate, Asking("messages", condense), on_error)
+        warn_of_learning(gate, "GECEMiddleware")
         one = isinstance(tools, str | BaseTool | Mapping) or callable(tools)
         given: Any = [tools] if one else checked(tools, Collection, "tools", _WANTED)
         named = (tool if isinstance(tool, str) else _name_of(tool) for tool in given)

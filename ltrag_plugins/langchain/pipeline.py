@@ -1,6 +1,6 @@
 """Gate, reranker and calibrator, each where it paid, as one Runnable."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from os import PathLike
 from typing import Any, Self
 
@@ -11,6 +11,9 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from ltrag_plugins import evaluate
 from ltrag_plugins.errors import checked, listed
 from ltrag_plugins.evaluate import LongTailAnswer, PipelineReport
+from ltrag_plugins.flow import World, run_many
+from ltrag_plugins.gece.decision import NOT_TEXT
+from ltrag_plugins.gece.labels import accepted_in
 from ltrag_plugins.langchain.component import (
     Asking,
     FlowRunnable,
@@ -24,6 +27,7 @@ from ltrag_plugins.langchain.fitting import judge_of
 from ltrag_plugins.langchain.model import model_of
 from ltrag_plugins.langchain.retriever import LangChainRetriever, document_of
 from ltrag_plugins.llm.base import LLM, Encoder
+from ltrag_plugins.prompts.templates import standalone
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Question
 
@@ -85,7 +89,7 @@ class LongTailRAG(FlowRunnable):
             how: target_accuracy, budget, settings, observers, on_stage, batch.
         """
         parts = _parts(llm, retriever, encoder)
-        asked = [_question_of(one, question_key) for one in listed(questions, "questions")]
+        asked = _questions_of(listed(questions, "questions"), question_key, parts["llm"])
         rag = evaluate.LongTailRAG.fit(asked, **parts, correct=judge_of(correct), **how)
         return cls(rag, question_key=question_key)
 
@@ -160,10 +164,11 @@ def _parts(llm: Any, retriever: Any, encoder: Any) -> dict[str, Any]:
     return {"llm": model_of(llm), "retriever": searching, "encoder": vectors}
 
 
-def _question_of(value: Any, key: str) -> Question:
-    """A question in one of LangChain's forms, with its accepted answers."""
-    if isinstance(value, Question):
-        return value
-    answers: Any = value.get("answers") or () if isinstance(value, Mapping) else ()
-    answers = (answers,) if isinstance(answers, str) else tuple(answers)
-    return Question(conversation_of(value, key).question, answers)
+def _questions_of(values: Sequence[Any], key: str, llm: LLM) -> list[Question]:
+    """Questions in LangChain's forms, with their accepted answers; follow-ups stand alone."""
+    plain = [one for one in values if not isinstance(one, Question)]
+    answers = [accepted_in(entries_of(one)) for one in plain]
+    read = [conversation_of(one, key, reads=True) for one in plain]
+    flows = [standalone(one.question.replace(NOT_TEXT, "").strip(), one.history) for one in read]
+    made = map(Question, run_many(flows, World(llm=llm)), answers)
+    return [one if isinstance(one, Question) else next(made) for one in values]

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.llms.base import BaseLLM
+from llama_index.core.bridge.pydantic import Field
 from llama_index.core.evaluation.base import BaseEvaluator
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events import BaseEvent
@@ -82,15 +84,26 @@ def question_of(value: Any) -> Question:
     )
 
 
+_metering: ContextVar[tuple[Any, ...]] = ContextVar("ltrag_metering", default=())
+
+
 class _Meter(BaseEventHandler):
     """Notes the tokens that each model call reports."""
 
     totals: list[Any]
+    told: dict[int, Any] = Field(default_factory=dict)
+    """The kind and the reply of the latest call that ended, by thread."""
 
     def handle(self, event: BaseEvent, **_: Any) -> None:
-        """One call more."""
-        if isinstance(event, LLMChatEndEvent | LLMCompletionEndEvent):
-            usage = field_of(getattr(event.response, "raw", None), "usage")
+        """One call more; an LLM whose `complete` asks its own `chat` tells of the reply twice."""
+        ours = any(one is self for one in _metering.get())  # of this fit, not of others' calls
+        if ours and isinstance(event, LLMChatEndEvent | LLMCompletionEndEvent):
+            raw = getattr(event.response, "raw", None)
+            kind, before = self.told.get(get_ident(), (type(event), None))
+            self.told[get_ident()] = type(event), raw
+            if raw is not None and before is raw and kind is not type(event):
+                return
+            usage = field_of(raw, "usage")
             self.totals.append(field_of(usage, "total_tokens"))
 
 
@@ -100,16 +113,17 @@ def _answers_of(
     """The engine's answer to each query, or its exception, and what one costs on average."""
 
     def one(query: str) -> Any:
+        _metering.set((*_metering.get(), meter))
         try:
             return asked(engine, query, loop)
         except Exception as error:
             return error
 
     def together(part: list[str]) -> list[Any]:
-        with ThreadPoolExecutor(most) as pool:
-            return [*pool.map(lambda q: copy_context().run(one, q), part)]
+        with ThreadPoolExecutor(most) as pool:  # each in a copy of the caller's context
+            return [*pool.map(lambda q: context.copy().run(one, q), part)]
 
-    meter, root = _Meter(totals=[]), get_dispatcher()
+    context, meter, root = copy_context(), _Meter(totals=[]), get_dispatcher()
     root.add_event_handler(meter)
     try:
         with event_loop() as loop:

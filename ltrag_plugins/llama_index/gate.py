@@ -40,7 +40,14 @@ from llama_index_instrumentation import get_dispatcher
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import arun, run
-from ltrag_plugins.gece.decision import NOT_TEXT, DecidingGate, Decision, checked_gate, guarded
+from ltrag_plugins.gece.decision import (
+    NOT_TEXT,
+    DecidingGate,
+    Decision,
+    checked_gate,
+    guarded,
+    warn_of_learning,
+)
 from ltrag_plugins.gece.monitor import Monitor, Watch
 from ltrag_plugins.gece.savings import PAUSE, Savings, Usage, awaited_in
 from ltrag_plugins.gece.settings import GECESettings
@@ -96,7 +103,7 @@ async def gece_adecide(gate: DecidingGate, question: str, on_error: _OnError) ->
     return await _dispatcher.span(decide)(question)
 
 
-def _question(query: QueryBundle) -> str:
+def question_in(query: QueryBundle) -> str:
     """The text, with a mark where it is about an image."""
     return query.query_str + NOT_TEXT * bool(query.image_path)
 
@@ -109,12 +116,6 @@ def _taken(gate: DecidingGate, query: QueryBundle) -> Decision | None:
         return None
     _decided.set(None)
     return decision
-
-
-def _warn_of_learning(gate: DecidingGate, name: str) -> None:
-    """For a part that has no engine's answers to learn from."""
-    if hasattr(gate, "learn"):
-        _logger.warning("a gate learns in a GECERouter; a %s only asks it", name)
 
 
 def _published(decision: Decision) -> Decision:
@@ -330,7 +331,7 @@ class GECERouter(BaseQueryEngine):
         return await self._query_engine.asynthesize(*args, **kwargs)
 
     def _query(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
-        gate, question = self._gate, _question(query_bundle)
+        gate, question = self._gate, question_in(query_bundle)
         decision = _taken(gate, query_bundle) or gece_decide(gate, question, self._on_error)
         engine, began = self._query_engine if decision.retrieve else self._direct, perf_counter()
         if isinstance(engine, BaseQueryEngine):
@@ -341,7 +342,7 @@ class GECERouter(BaseQueryEngine):
         return self._seen(decision, query_bundle, response)
 
     async def _aquery(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
-        gate, question, loop = self._gate, _question(query_bundle), asyncio.get_running_loop()
+        gate, question, loop = self._gate, question_in(query_bundle), asyncio.get_running_loop()
         decision = _taken(gate, query_bundle) or await gece_adecide(gate, question, self._on_error)
         engine, began = self._query_engine if decision.retrieve else self._direct, perf_counter()
         if isinstance(engine, BaseQueryEngine):
@@ -482,7 +483,13 @@ def asked(
     except NotImplementedError:
         if loop is None:
             raise
-    return answer_of(awaited_in(loop, lambda: engine.aquery(query), pause))
+
+    async def whole() -> Any:  # a stream belongs to the loop that it began in
+        response = await engine.aquery(query)
+        streams = isinstance(response, schema.AsyncStreamingResponse)
+        return await response.get_response() if streams else response
+
+    return answer_of(awaited_in(loop, whole, pause))
 
 
 def _with(decision: Decision, response: Any, **parts: Any) -> schema.RESPONSE_TYPE:
@@ -526,7 +533,7 @@ class GECESelector(NoPrompts, BaseSelector):
     ) -> None:
         self._gate = checked_gate(gate, on_error)
         self._on_error: _OnError = on_error
-        _warn_of_learning(gate, "GECESelector")
+        warn_of_learning(gate, "GECESelector")
         self._among = checked(among, BaseSelector | None, "among", "a LlamaIndex selector, or None")
         places = [retrieving] if isinstance(retrieving, int) else [*(retrieving or ())]
         whole = all(isinstance(place, int) and place >= 0 for place in (direct, *places))
@@ -542,7 +549,7 @@ class GECESelector(NoPrompts, BaseSelector):
 
     def _select(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
         places = self._retrieving(choices)
-        decision, theirs = gece_decide(self._gate, _question(query), self._on_error), None
+        decision, theirs = gece_decide(self._gate, question_in(query), self._on_error), None
         if self._among and decision.retrieve:
             theirs = self._among.select([choices[place] for place in places], query)
         _decided.set(None if decision.retrieve else (self._gate, query, decision))
@@ -550,7 +557,7 @@ class GECESelector(NoPrompts, BaseSelector):
 
     async def _aselect(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
         places = self._retrieving(choices)
-        decision, theirs = await gece_adecide(self._gate, _question(query), self._on_error), None
+        decision, theirs = await gece_adecide(self._gate, question_in(query), self._on_error), None
         if self._among and decision.retrieve:
             theirs = await self._among.aselect([choices[place] for place in places], query)
         _decided.set(None if decision.retrieve else (self._gate, query, decision))
@@ -603,7 +610,7 @@ class GECERetriever(BaseRetriever):
     ) -> None:
         self._gate, self._known = checked_gate(gate, on_error), known
         self._on_error: _OnError = on_error
-        _warn_of_learning(gate, "GECERetriever")
+        warn_of_learning(gate, "GECERetriever")
         if known not in ("draft", "nothing"):
             raise InvalidInput(f"known must be 'draft' or 'nothing', got {known!r}.")
         wanted = wanted_retriever(retriever)
@@ -615,11 +622,11 @@ class GECERetriever(BaseRetriever):
         return {"retriever": self._retriever}
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        decision = gece_decide(self._gate, _question(query_bundle), self._on_error)
+        decision = gece_decide(self._gate, question_in(query_bundle), self._on_error)
         return self._retriever.retrieve(query_bundle) if decision.retrieve else self._of(decision)
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        decision = await gece_adecide(self._gate, _question(query_bundle), self._on_error)
+        decision = await gece_adecide(self._gate, question_in(query_bundle), self._on_error)
         if decision.retrieve:
             return await aretrieve(self._retriever, query_bundle)
         return self._of(decision)

@@ -19,7 +19,7 @@ from ltrag_plugins.flow import arun, run
 from ltrag_plugins.llama_index.calibrate import calibrated_metadata
 from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.fitting import judge_of, question_of
-from ltrag_plugins.llama_index.gate import written
+from ltrag_plugins.llama_index.gate import question_in, written
 from ltrag_plugins.llama_index.model import model_of
 from ltrag_plugins.llama_index.retriever import node_of, retriever_of
 from ltrag_plugins.llm.base import LLM, Encoder
@@ -102,11 +102,11 @@ class LongTailRAG(BaseQueryEngine):
         return self.rag.report
 
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        answer = run(self.rag.answering(query_bundle.query_str), self.rag.world)
+        answer = run(self.rag.answering(question_in(query_bundle)), self.rag.world)
         return _told(answer, streaming=self._streaming)
 
     async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        answer = await arun(self.rag.answering(query_bundle.query_str), self.rag.world)
+        answer = await arun(self.rag.answering(question_in(query_bundle)), self.rag.world)
         return _told(answer, streaming=self._streaming, awaited=True)
 
     def _get_prompt_modules(self) -> PromptMixinType:
