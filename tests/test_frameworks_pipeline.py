@@ -12,6 +12,7 @@ from llama_index.core.schema import QueryBundle
 from ltrag_plugins import evaluate, langchain, llama_index
 from ltrag_plugins.errors import InvalidInput
 from tests.framework_parts import FRAMEWORKS
+from tests.langchain_parts import every_way
 from tests.pipeline_parts import House, fitted, houses, settings
 
 ASKED = [f"What is the colour of house {house}?" for house in (7, 200, 201, 206)]
@@ -63,6 +64,50 @@ def test_messages_come_back_as_a_message_and_a_follow_up_stands_alone(rag):
     [message] = out["messages"]
     assert message.text == out["answer"] == rag.answer(out["question"]).text
     assert message.response_metadata["longtail"]["p_wrong"] == out["p_wrong"]
+
+
+class Talked(House):
+    """Makes a follow-up stand alone by the house that the talk is about."""
+
+    def write(self, prompt):
+        if "Rewrite the last" not in prompt:
+            return super().write(prompt)
+        house = prompt.split("about house ")[1].split(".")[0]
+        return self._said(f"What is the colour of house {house}?", 0.9, prompt)
+
+
+async def test_of_a_question_about_a_picture_it_reads_passages_in_both_frameworks():
+    rag = replace(fitted(Talked()), retrieves="gated")
+    known, engine = "What is the colour of house 4?", llama_index.LongTailRAG(rag)
+    seen = QueryBundle(known, image_path="house.png")
+    for response in (engine.query(seen), await engine.aquery(seen)):
+        assert response.metadata["gece"]["retrieve"]
+    assert not engine.query(known).metadata["gece"]["retrieve"]
+    text, image = {"type": "text", "text": "Tell me about house 4."}, {"type": "image", "url": "a"}
+    talk = [HumanMessage([text, image]), AIMessage("It is old."), HumanMessage("Its colour?")]
+    chain = langchain.LongTailRAG(rag)
+    assert all(found["decision"].retrieve for found in await every_way(chain, talk))
+    assert not chain.invoke([HumanMessage([text]), *talk[1:]])["decision"].retrieve
+
+
+def test_langchains_fit_reads_accepted_answers_and_follow_ups_as_a_router_does():
+    house = Talked()
+
+    def fit(questions):
+        how = {"llm": house.llm(), "retriever": house, "settings": settings()}
+        return langchain.LongTailRAG.fit(questions, **how)
+
+    fit([
+        [HumanMessage(f"Tell me about house {i}."), AIMessage("Old."), HumanMessage("Its colour?")]
+        for i in range(60)
+    ])  # fmt: skip
+    assert "What is the colour of house 59?" in house.searched
+    asked = [question.text for question in houses(60)]
+    for wrong in ({"answers": {"text": ["red"], "answer_start": [3]}}, {"answer": "red"}):
+        with pytest.raises(InvalidInput, match="answers"):
+            fit([{"question": text, **wrong} for text in asked])
+        assert house.model.prompts == []
+    fit([{"question": text, "answers": 1815 if "5?" in text else "red"} for text in asked])
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda one: one.room.__name__)

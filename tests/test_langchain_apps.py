@@ -8,7 +8,7 @@ import pytest
 from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.documents import Document
 from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, RemoveMessage
 from langchain_core.output_parsers import PydanticOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
@@ -21,6 +21,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphRecursionError
 from langgraph.func import entrypoint
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel.remote import RemoteGraph
 from langgraph.types import Command, interrupt
@@ -29,7 +30,9 @@ from pydantic import BaseModel, SecretStr, create_model
 from ltrag_plugins.errors import CalibrationError, InvalidInput, ModelFailed
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECESettings
+from ltrag_plugins.gece.learning import LearningGate
 from ltrag_plugins.langchain import (
+    GECEMiddleware,
     GECERetriever,
     GECERouter,
     LangChainLLM,
@@ -788,6 +791,67 @@ def test_a_router_says_which_of_its_answers_are_in_no_thread(caplog):
     ):  # fmt: skip
         GECERouter(gate(), chain, **more)
         assert caplog.text.count("is in none of its threads") == said
+
+
+@pytest.mark.parametrize("said", ["Of the history", {"answer": "x", "history": ["q"]}, 42, None])
+async def test_a_function_that_is_a_graph_with_threads_is_asked_again(said):
+    @entrypoint(checkpointer=InMemorySaver())
+    def function(value, *, previous=None):
+        return said
+
+    router, kept = GECERouter(gate(rule=always), function), {"configurable": {"thread_id": "mine"}}
+    for _ in range(2):
+        assert router.invoke("who?", kept) == said
+        assert await router.ainvoke("who?", kept) == said
+
+
+def test_in_a_batch_before_a_function_that_is_a_graph_the_chain_answers_first():
+    @entrypoint()
+    def function(value):
+        return {"answer": "found", "documents": ["d"]}
+
+    router = GECERouter(gate(rule=lambda question, _: "rare" in question), function)
+    drafted = {"answer": "a draft", "documents": []}  # in the form of what the chain gave
+    assert router.batch(["hi", "rare"]) == [drafted, {"answer": "found", "documents": ["d"]}]
+
+
+def test_turns_that_are_sent_again_or_removed_are_no_history():
+    answering = lambda state: {"messages": [AIMessage("Austen")]}  # noqa: E731
+    graph = node_graph(answering, checkpointer=InMemorySaver())
+    model, kept = condensing(), {"configurable": {"thread_id": "mine"}}
+    router = GECERouter(RuleGate(World(llm=model), always), graph)
+    said = router.invoke({"messages": [HumanMessage("who wrote Emma?")]}, kept)["messages"]
+    router.invoke({"messages": [*said, HumanMessage("where was she born?")]}, kept)
+    rewriting = model.prompts[1]
+    assert rewriting.count("who wrote Emma?") == 1
+    router.invoke({"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), HumanMessage("who?")]}, kept)
+    assert model.prompts[3:] == ["who?"]
+
+
+def test_messages_that_a_turn_replaces_are_no_history():
+    class Replaced(TypedDict):
+        messages: list
+
+    answering = lambda state: {"messages": [*state["messages"], AIMessage("Austen")]}  # noqa: E731
+    graph = node_graph(answering, Replaced, checkpointer=InMemorySaver())
+    model, kept = condensing(), {"configurable": {"thread_id": "mine"}}
+    router = GECERouter(RuleGate(World(llm=model), always), graph)
+    for question in ("who wrote Emma?", "who?"):
+        router.invoke({"messages": [HumanMessage(question)]}, kept)
+    assert model.prompts == ["who wrote Emma?", "who?"]
+
+
+@pytest.mark.parametrize("part", [
+    gece_edge,
+    lambda gate: GECEMiddleware(gate, "search"),
+    lambda gate: GECERetriever(gate=gate, retriever=FIND),
+])  # fmt: skip
+def test_a_gate_that_learns_is_said_to_learn_in_a_router_alone(part, tmp_path, caplog):
+    part(gate())
+    assert caplog.messages == []
+    part(LearningGate(ScriptedLLM(str), tmp_path / "store.sqlite"))
+    [said] = caplog.messages
+    assert said.startswith("a gate learns in a GECERouter; a ")
 
 
 async def test_a_command_goes_on_where_the_graph_behind_the_router_stopped():

@@ -1,6 +1,7 @@
 """gece_edge in real LangGraph graphs."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Annotated, TypedDict
 
 import pytest
@@ -29,6 +30,12 @@ class AskedModel(BaseModel):
     answer: str = ""
 
 
+@dataclass(slots=True)
+class AskedWithSlots:
+    question: str
+    answer: str = ""
+
+
 class Chat(TypedDict):
     messages: Annotated[list[AnyMessage], add_messages]
     answer: str
@@ -50,7 +57,7 @@ async def both(compiled, state):
     return answers.pop()
 
 
-@pytest.mark.parametrize("state", [Asked, AskedModel])
+@pytest.mark.parametrize("state", [Asked, AskedModel, AskedWithSlots])
 async def test_one_edge_routes_sync_and_async_runs(state):
     compiled = graph(state, gece_edge(GATE))
     assert await both(compiled, {"question": "rare"}) == "looked up"

@@ -1,6 +1,7 @@
 """GECERouter in LangChain: a gate before any chain."""
 
 import asyncio
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from ltrag_plugins.langchain import GECERetriever, GECERouter, LangChainLLM
 from ltrag_plugins.langchain.fitting import streamed_text
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from tests.gates import RuleGate, always, never
-from tests.langchain_parts import FunctionChat, Runs, soon
+from tests.langchain_parts import FunctionChat, Runs, every_way, soon
 
 
 def draft(question: str) -> str:
@@ -171,6 +172,28 @@ def test_a_follow_up_to_a_picture_goes_to_the_chain():
     assert asked == ["What is this?", "What colour is the car?"]
     talk += [HumanMessage("What colour is it?"), AIMessage("Red.")]
     assert router.invoke([*talk, HumanMessage("hi")]) != "the chain sees it"
+
+
+SEEING = HumanMessage([{"type": "text", "text": "What?"}, {"type": "image", "url": "http://a/b"}])
+
+
+@pytest.mark.parametrize("condense", [True, None, RunnableLambda(lambda value: "What colour?")])
+@pytest.mark.parametrize("talk", [
+    [SEEING, AIMessage("A car."), HumanMessage("Its colour?")],
+    [HumanMessage("hi"), AIMessage("hi"), SEEING],
+])  # fmt: skip
+async def test_a_picture_goes_to_the_chain_however_a_follow_up_is_read(condense, talk):
+    router = GECERouter(gate(rule=never), lambda value: "it sees", condense=condense)
+    assert await every_way(router, talk) == ["it sees"] * 4
+
+
+def test_in_a_batch_follow_ups_are_rewritten_side_by_side():
+    meeting = Barrier(4, timeout=5)
+    condense = RunnableLambda(lambda value: f"rare {meeting.wait()}")
+    router = GECERouter(gate(), search, condense=condense, return_decision=True, on_error="raise")
+    talk = [HumanMessage("who?"), AIMessage("Austen"), HumanMessage("and when?")]
+    found = router.batch([talk] * 4, {"max_concurrency": 4})
+    assert sorted(one["decision"].question for one in found) == [f"rare {i}" for i in range(4)]
 
 
 class Wanted(TypedDict):
@@ -383,6 +406,9 @@ def test_it_stands_in_the_middle_of_a_pipe():
 def test_it_stands_behind_a_prompt_and_inside_assign():
     prompt = PromptTemplate.from_template("about {topic}")
     assert (prompt | GECERouter(gate(), search)).invoke({"topic": "tea"}) == "known: about tea"
+    chat = ChatPromptTemplate([("human", "about {topic}")])
+    untyped = GECERouter(gate(), lambda value: "found")
+    assert (chat | untyped).invoke({"topic": "tea"}) == "known: about tea"
     chain = RunnablePassthrough.assign(answer=GECERouter(gate(), search))
     assert chain.invoke({"question": "hi"}) == {"question": "hi", "answer": "known: hi"}
 
@@ -426,6 +452,45 @@ async def test_a_streaming_chain_is_streamed_through():
     assert sent == ["rare"]  # the rest has not been written yet
     assert list(stream) == ["old", "words"]
     assert [word async for word in router.astream("rare old")] == ["rare", "old"]
+
+
+async def test_a_stream_that_is_left_closes_the_chains():
+    closed = []
+
+    async def pieces(values):
+        try:
+            async for _ in values:
+                yield "a"
+                yield "b"
+        finally:
+            await asyncio.sleep(0)
+            closed.append("chain")
+
+    stream = GECERouter(gate(rule=always), RunnableGenerator(pieces)).astream("q")
+    assert await anext(stream) == "a"
+    await stream.aclose()
+    assert closed == ["chain"]
+
+
+async def test_a_chains_stream_need_not_be_a_generator():
+    class Pieces:
+        def __init__(self) -> None:
+            self.left = ["a", "b"]
+
+        def __aiter__(self):
+            return self
+
+        async def __anext__(self) -> str:
+            if not self.left:
+                raise StopAsyncIteration
+            return self.left.pop(0)
+
+    class Iterated(RunnablePassthrough):
+        def astream(self, *given: Any, **more: Any) -> Any:
+            return Pieces()
+
+    router = GECERouter(gate(rule=always), Iterated())
+    assert [piece async for piece in router.astream("q")] == ["a", "b"]
 
 
 def test_a_batch_asks_the_gates_model_once_and_keeps_the_order():

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, LtragError, ModelFailed
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECESettings
+from ltrag_plugins.gece.savings import event_loop
 from ltrag_plugins.llama_index import (
     GECERetriever,
     GECERouter,
@@ -29,6 +30,7 @@ from ltrag_plugins.llama_index import (
     PassageRetriever,
     SGICCalibrator,
 )
+from ltrag_plugins.llama_index.gate import asked
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Passage
@@ -363,6 +365,25 @@ def test_audits_are_made_where_each_call_has_a_loop_that_ends_with_it():
         asyncio.run(router.aquery(KNOWN))
     assert router.settle(30)
     assert (router.monitor.audits, router.monitor.failed) == (20, 0)
+
+
+class Connected(Streamed):
+    """Its stream waits for what belongs to the loop that the query was made in."""
+
+    async def _aquery(self, query_bundle):
+        connection = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(0.01, connection.set_result, None)
+
+        async def words():
+            await connection
+            yield "Paris"
+
+        return AsyncStreamingResponse(words())
+
+
+def test_an_engine_that_streams_and_can_only_be_awaited_is_read_in_its_loop():
+    with event_loop() as loop:
+        assert asked(Connected(), KNOWN, loop) == "Paris"
 
 
 def down(prompt: str) -> str:

@@ -1,21 +1,26 @@
 """A router from an application's own chain or engine and its questions, in both frameworks."""
 
 import asyncio
+from contextvars import ContextVar
+from threading import Event, Thread
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.outputs import Generation as LangChainGeneration
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
-from llama_index.core.base.llms.types import CompletionResponse
+from llama_index.core.base.llms.generic_utils import chat_response_to_completion_response
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse
 from llama_index.core.base.response import schema
 from llama_index.core.evaluation import CorrectnessEvaluator
+from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.schema import QueryBundle
 from llama_index_instrumentation import get_dispatcher
+from pydantic import BaseModel
 
 from ltrag_plugins import langchain, llama_index
-from ltrag_plugins.errors import CalibrationError, InvalidInput
+from ltrag_plugins.errors import CalibrationError, InvalidInput, ModelFailed
 from ltrag_plugins.gece import GECESettings
 from ltrag_plugins.langchain.fitting import Meter, _example_of
 from ltrag_plugins.llama_index.fitting import _answers_of, question_of
@@ -158,6 +163,45 @@ def test_a_fit_within_a_fit_takes_away_no_meter_but_its_own():
     assert get_dispatcher().event_handlers == before
 
 
+tenant = ContextVar("tenant")
+
+
+class Chatting(FunctionLLM):
+    """Its `complete` asks its own `chat`, as many do, so two events tell of one reply."""
+
+    @llm_chat_callback()
+    def chat(self, messages, **kwargs):
+        message = ChatMessage(role="assistant", content=self.function(messages[-1].content))
+        return ChatResponse(message=message, raw={"usage": {"total_tokens": 100}})
+
+    @llm_completion_callback()
+    def complete(self, prompt, formatted=False, **kwargs):
+        asked = [ChatMessage(role="user", content=prompt)]
+        return chat_response_to_completion_response(self.chat(asked, **kwargs))
+
+
+def test_a_fit_counts_its_own_calls_once_and_asks_in_the_callers_context():
+    class Tenants(CustomQueryEngine):
+        def custom_query(self, query_str: str) -> str:
+            return Chatting(knows_the_odd).complete(query_str).text + tenant.get()
+
+    def serve():
+        while not ended.is_set():
+            Chatting(str).complete("another user's question")
+
+    tenant.set(" of acme")
+    ended, asked = Event(), [TEXTS[i] for i in range(1, 20, 2)]
+    other = Thread(target=serve)
+    other.start()
+    try:
+        found, cost = _answers_of(Tenants(), asked, 2)
+    finally:
+        ended.set()
+        other.join()
+    assert found == [f"City {i} of acme" for i in range(1, 20, 2)]
+    assert (cost.calls, cost.tokens) == (1, 100)
+
+
 @pytest.mark.parametrize("answers", ["1815", 1815, [1815], ["1815"], None, []])
 def test_an_answer_may_be_a_number_or_missing(answers):
     question = question_of({"question": "When was Emma published?", "answers": answers})
@@ -184,6 +228,29 @@ def test_what_the_chain_cannot_answer_is_left_out(room, caplog):
     assert isinstance(caught.value.__cause__, ConnectionError)
 
 
+@pytest.mark.parametrize("failing", [1, 23])
+def test_a_draft_that_fails_costs_its_own_question_alone(room, failing, caplog):
+    def flaky(prompt: str) -> str:
+        if number(prompt) == failing:
+            raise TimeoutError("read timed out")
+        return knows_the_odd(prompt)
+
+    room.llm = type(room.llm)(flaky)
+    assert room.fit(TEXTS).gate.report.questions == 39
+    assert "the model failed on 1 of 40 questions" in caplog.text
+
+
+def test_a_model_that_fails_is_found_after_one_run_of_the_chain():
+    def down(prompt: str) -> str:
+        raise ConnectionError("no route to the model")
+
+    house = LangChain()
+    house.llm = FunctionChat(down)
+    with pytest.raises(ModelFailed, match="no route"):
+        house.fit(TEXTS)
+    assert len(house.asked) == 1
+
+
 def test_what_cannot_be_fitted_is_refused_before_the_chain_is_asked(room):
     for questions, how, said in (
         (TEXTS, {"target_rate": 0.3, "budget": 0.5}, "not both"),
@@ -204,6 +271,31 @@ def test_an_output_without_an_answers_text_costs_one_question():
     with pytest.raises(InvalidInput, match="no answer's text in what the chain puts out"):
         langchain.GECERouter.fit(strange, llm=FunctionChat(knows_the_odd), questions=TEXTS)
     assert len(seen) == 1
+    house = LangChain()
+    house.chain = RunnableLambda(
+        lambda text: {"answer": None if number(text) == 37 else f"City {number(text)}"}
+    )
+    assert house.fit(TEXTS).gate.report.questions == 39
+
+
+class Dated(BaseModel):
+    answer: str
+    year: int
+
+
+def test_the_shape_of_the_first_answer_is_checked_also_after_a_failure():
+    house = LangChain()
+
+    def work(text):
+        house.asked.append(text)
+        if len(house.asked) == 1:
+            raise ConnectionError("once")
+        return Dated(answer=f"City {number(text)}", year=1815)
+
+    house.chain = RunnableLambda(work)
+    with pytest.raises(InvalidInput, match="does not fill the Dated"):
+        house.fit(TEXTS)
+    assert len(house.asked) == 2
 
 
 def test_a_shape_of_your_own_leaves_the_chains_answer_where_it_is():
@@ -238,17 +330,31 @@ def test_a_runnable_or_a_model_judges_long_answers():
         chain = RunnableLambda(at_length)
         return langchain.GECERouter.fit(chain, correct=correct, **fit).gate.report.direct_accuracy
 
+    def saying(yes, no):
+        return RunnableLambda(lambda given: no if number(given["question"]) % 4 else yes)
+
+    assert fitted(saying(Verdict(correct=True), Verdict(correct=False))) == 0.25
+    assert fitted(saying("Yes, they agree.", "**No**, it is another one.")) == 0.25
     assert fitted(RunnableLambda(even)) == 0.5
     assert {*seen[0]} == {"question", "answer", "reference"}
     assert seen[0]["reference"].startswith("The gazetteer")
     assert fitted(FunctionChat(quarter)) == 0.25
-    with pytest.raises(InvalidInput, match=r"correct= gave 'perhaps'"):
-        fitted(RunnableLambda(lambda _: "perhaps"))
+    for unclear in ("perhaps", "No doubt, they agree.", "Correct: no"):
+        with pytest.raises(InvalidInput, match=f"correct= gave '{unclear}'"):
+            fitted(RunnableLambda(lambda _: unclear))  # noqa: B023
 
 
-def test_llama_indexs_correctness_evaluator_judges_long_answers():
+class Verdict(BaseModel):
+    correct: bool
+
+
+@pytest.mark.parametrize("odd", [None, "5.0", "very good\nindeed", ""])
+def test_llama_indexs_correctness_evaluator_judges_long_answers(odd, caplog):
+    graded = list[str]()
+
     def grade(prompt: str) -> str:
-        return "5.0\nsame" if number(prompt) % 4 == 0 else "1.0\nother"
+        graded.append("5.0\nsame" if number(prompt) % 4 == 0 else "1.0\nother")
+        return graded[-1] if odd is None or len(graded) != 18 else odd
 
     router = llama_index.GECERouter.fit(
         Engine(llm=FunctionLLM(lambda prompt: at_length(prompt.removeprefix("shown: "))), asked=[]),
@@ -257,7 +363,10 @@ def test_llama_indexs_correctness_evaluator_judges_long_answers():
         correct=CorrectnessEvaluator(llm=FunctionLLM(grade)),
         settings=SETTINGS,
     )
-    assert router.gate.report.direct_accuracy == 0.25
+    assert router.gate.report.questions == 40
+    # the 18th draft, "City 17", is compared word by word: right
+    assert router.gate.report.direct_accuracy == (0.25 if odd is None else 0.275)
+    assert ("correct= failed on 1 of 40" in caplog.text) is (odd is not None)
 
 
 def test_inputs_go_to_a_langchain_chain_in_the_form_that_it_takes():
