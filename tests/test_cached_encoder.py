@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ltrag_plugins.errors import CacheUnreadable, ModelError
+from ltrag_plugins.errors import CacheUnreadable, InvalidInput, ModelError
 from ltrag_plugins.flow import World, arun, embed
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.cached import CachedEncoder
@@ -103,6 +103,8 @@ async def test_an_encoder_with_an_async_call_is_awaited_and_another_claims_none(
         assert np.array_equal(found, Nonsense().encode(["a", "b"]))
     assert awaited == [threading.get_ident()]
     assert (await cached.aencode([])).shape == (0, 12)
+    with pytest.raises(InvalidInput, match="put it in a list"):
+        await cached.aencode("ab")
     assert not hasattr(CachedEncoder(Nonsense(), path), "aencode")
 
 

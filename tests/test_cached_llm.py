@@ -177,6 +177,22 @@ async def test_async_answers_are_the_sync_ones_and_share_their_file(path):
     assert model.calls == [("a", "b")]
 
 
+async def test_who_asks_at_the_same_time_as_another_gets_the_answer_that_is_kept(path):
+    together, number = threading.Barrier(2, timeout=20), count()
+
+    def unsteady(prompt: str) -> str:
+        together.wait()
+        return f"answer {next(number)}"
+
+    twins = [CachedLLM(ScriptedLLM(unsteady), path) for _ in range(2)]
+    asked = [asyncio.to_thread(llm.generate, ["sync"]) for llm in twins]
+    awaited = [llm.agenerate(["async"]) for llm in twins]
+    for told in (await asyncio.gather(*asked), await asyncio.gather(*awaited)):
+        assert told[0] == told[1]
+    later = [CachedLLM(ScriptedLLM(str), path).generate([prompt]) for prompt in ("sync", "async")]
+    assert later == [(await asyncio.to_thread(twins[0].generate, [p])) for p in ("sync", "async")]
+
+
 async def test_an_async_model_is_awaited_on_its_event_loop_and_another_asked_in_a_thread(path):
     async def here(prompt: str) -> str:
         return str(threading.get_ident())

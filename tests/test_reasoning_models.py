@@ -86,6 +86,25 @@ def test_where_stop_strings_are_refused_the_text_is_cut_here(client, server):
     assert server.refusals.count("stop") == 1
 
 
+@pytest.mark.parametrize("way", ["generate", "agenerate"])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_one_temperature_that_is_too_high_leaves_lower_ones_as_they_are(client, way):
+    taken, told = [], "temperature: Input should be less than or equal to 1"
+
+    def server(sent):
+        taken.append(sent.get("temperature"))
+        return (400, {"error": {"message": told}}) if (taken[-1] or 0) > 1 else silent("Emma")
+
+    async def ask(llm):
+        for temperature in (0.0, 1.2, 1.5, 0.0, 0.7):
+            found = getattr(llm, way)([ASKED], GenerationSettings(temperature=temperature, seed=1))
+            await found if way == "agenerate" else found
+
+    with serving(server) as (url, _):
+        asyncio.run(ask(CLIENTS[client](url)))
+    assert taken == [0.0, 1.2, None, None, 0.0, 0.7]
+
+
 def refusal(text: str) -> openai.BadRequestError:
     reply = Response(400, request=Request("POST", "http://127.0.0.1"))
     return openai.BadRequestError(text, response=reply, body=None)

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from itertools import repeat
 from time import sleep
 from typing import Any
@@ -359,6 +360,55 @@ def test_the_bound_is_reached_and_holds_over_all_calls(client_of, ask_all):
     with client_of(answer, 3) as llm:
         assert [[reply.text for reply in call] for call in ask_all(llm, calls)] == calls
     assert most == 3
+
+
+TRACE = ContextVar("TRACE", default="")
+
+
+def blocking(answer: Callable[[], str], most: int) -> OpenAICompatibleLLM:
+    """A model over a client that has no async calls."""
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"choices": [{"message": {"content": answer()}}]})
+
+    http = httpx.Client(transport=httpx.MockTransport(reply))
+    theirs = openai.OpenAI(api_key="none", base_url="http://here/v1", http_client=http)
+    return OpenAICompatibleLLM("m", client=theirs, logprobs=False, max_concurrency=most)
+
+
+@pytest.mark.parametrize("calls", [[16], [1] * 16], ids=["one call", "many calls"])
+async def test_the_bound_of_a_client_that_blocks_is_reached_on_a_loop_too(calls):
+    together = threading.Barrier(16, timeout=20)
+
+    def answer() -> str:
+        together.wait()
+        return TRACE.get()
+
+    TRACE.set("ours")
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    llm = blocking(answer, 16)
+    found = await asyncio.gather(*(llm.agenerate(["?"] * count) for count in calls))
+    assert [reply.text for call in found for reply in call] == ["ours"] * 16
+
+
+async def test_a_call_that_is_cancelled_does_not_wait_for_a_client_that_blocks():
+    begun, over = threading.Semaphore(0), threading.Event()
+
+    def answer() -> str:
+        begun.release()
+        over.wait(20)
+        return "late"
+
+    try:
+        asked = asyncio.ensure_future(blocking(answer, 2).agenerate(["?"] * 5))
+        for _ in range(2):
+            await asyncio.to_thread(begun.acquire)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert not over.is_set()
+    finally:
+        over.set()
 
 
 async def rounds(count: int) -> None:

@@ -11,10 +11,10 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from transformers import BertConfig, BertModel, BertTokenizerFast, RobertaConfig, RobertaModel
 
 from ltrag_plugins.dur.ranker import DURRanker
-from ltrag_plugins.errors import ModelError
+from ltrag_plugins.errors import InvalidInput, ModelError
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.cached import CachedEncoder
-from ltrag_plugins.llm.encoders import TransformersEncoder
+from ltrag_plugins.llm.encoders import SentenceTransformerEncoder, TransformersEncoder
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz?"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{c}" for c in LETTERS)]
@@ -44,6 +44,14 @@ def test_it_is_an_encoder(encoder):
     assert encoder.encode(TEXTS).shape == (5, 16)
     assert encoder.encode(TEXTS).dtype == np.float32
     assert encoder.encode([]).shape == (0, 16)
+
+
+def test_one_string_is_no_list_of_texts(encoder, folder, tmp_path):
+    pooled = SentenceTransformer(modules=[Transformer(str(folder)), Pooling(16, "cls")])
+    kept = CachedEncoder(encoder, tmp_path / "vectors.sqlite")
+    for one in (encoder, SentenceTransformerEncoder(pooled), kept):
+        with pytest.raises(InvalidInput, match="put it in a list"):
+            one.encode("who wrote emma?")
 
 
 def test_in_a_copy_of_a_ranker_it_is_itself_and_in_another_process_it_encodes_alike(encoder):

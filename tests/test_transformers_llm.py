@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from finetune_parts import tiny
+from transformers import LlamaTokenizer
 from transformers.utils import logging as transformers_logging
 
 from ltrag_plugins.errors import InvalidInput, PromptTooLong
@@ -185,6 +186,43 @@ def test_pieces_join_to_the_text_with_characters_in_several_tokens(smollm2, text
     written = spelled(smollm2.tokenizer, smollm2.tokenizer.encode("Say: "), ids)
     assert written.text == text
     assert len(written.tokens) == len(ids)
+
+
+@pytest.fixture(scope="module")
+def byte_fallback():
+    """A tokenizer as that of Llama 2, Mistral and TinyLlama: it writes in bytes what it has no
+    token for, and decodes a run of bytes as a whole, or not at all."""
+    size = {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
+    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, **size, "▁": 259, "a": 260, "▁a": 261}
+    return LlamaTokenizer(vocab=vocabulary, merges=[("▁", "a")])
+
+
+@pytest.mark.parametrize("kind", ["smollm2", "byte_fallback"])
+@pytest.mark.parametrize("prompt", ["a", "日本語", "a日", "a 🙂é"])
+@pytest.mark.parametrize(
+    "text", ["a日本語で答えて a", "あ你日", "🙂🏳️‍🌈é a 👩‍👩‍👧‍👦", "é" * 30, "a a" * 9]
+)
+def test_a_text_goes_on_from_a_prompt_that_ends_in_characters_of_several_tokens(
+    kind, prompt, text, request
+):
+    tokenizer = getattr(found := request.getfixturevalue(kind), "tokenizer", found)
+    before, ids = (tokenizer.encode(one, add_special_tokens=False) for one in (prompt, text))
+    written = spelled(tokenizer, before, ids)
+    assert tokenizer.decode(before) + written.text == tokenizer.decode(before + ids)
+    assert "".join(token.text for token in written.tokens) == written.text
+
+
+@pytest.mark.parametrize("kind", ["smollm2", "byte_fallback"])
+def test_a_token_costs_the_same_wherever_it_stands(kind, request, monkeypatch):
+    tokenizer = getattr(found := request.getfixturevalue(kind), "tokenizer", found)
+    text, sizes = _Text(tokenizer, [], np.random.default_rng(0)), []
+    decode = tokenizer.decode
+    monkeypatch.setattr(
+        tokenizer, "decode", lambda ids, **how: sizes.append(len(ids)) or decode(ids, **how)
+    )
+    for token_id in tokenizer.encode("a日本語で答えて a🙂" * 9, add_special_tokens=False):
+        text.add(token_id, Token("", 0.0), (), GenerationSettings(max_tokens=9999))
+    assert max(sizes) <= 4 + 2 * 4
 
 
 def test_an_unfinished_character_at_the_end_still_joins(smollm2):

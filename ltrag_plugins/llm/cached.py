@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 from jaxtyping import Float32
 
-from ltrag_plugins.errors import CacheUnreadable, InvalidInput, ModelError
+from ltrag_plugins.errors import CacheUnreadable, InvalidInput, ModelError, listed
 from ltrag_plugins.llm.base import (
     LLM,
     AsyncLLM,
@@ -256,7 +256,7 @@ class CachedLLM(_Kept):
             took = seconds / len(part) if generation.seconds is None else generation.seconds
             answers[key] = replace(generation, seconds=took)
         self._put(answers)
-        return answers
+        return self._get(answers)  # another's, where that came first: as it will be from now on
 
     def _count(self, hits: int = 0, misses: int = 0) -> None:
         with self._counting:
@@ -321,6 +321,7 @@ class CachedEncoder(_Kept):
         self, texts: Sequence[str]
     ) -> tuple[list[bytes], dict[bytes, np.ndarray], list[dict[bytes, str]]]:
         """The texts' keys, the vectors that are there, and the calls to make for the rest."""
+        texts = listed(texts, "texts")
         keys = [_key("encode", self.name, text) for text in texts]
         known = self._alike(self._get(keys))
         missing = {k: text for k, text in zip(keys, texts, strict=True) if k not in known}

@@ -96,6 +96,7 @@ class RequestLLM(Shared, ABC):
         self._at_most, self._failed = most, 0
         self.refused: Set[str] = frozenset()
         """Settings that its server refuses, as far as it was asked."""
+        self._too_hot = math.inf  # least temperature that was refused, where a lower one may not be
         self._free = threading.BoundedSemaphore(most)
         self._seconds: float = math.inf  # for an answer as a whole
         self._lanes: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
@@ -154,9 +155,9 @@ class RequestLLM(Shared, ABC):
                 if broken.is_set():
                     return
                 failing.callback(broken.set)
-                start, refused = perf_counter(), {*self.refused}
+                start, refused = perf_counter(), self._left_out(settings)
                 while i not in found:
-                    with self._judged(i, found, refused, done):
+                    with self._judged(i, found, refused, done, settings):
                         found[i] = self._in_time(parts[i], settings, refused)
                 if done and isinstance(reply := found[i], list):
                     done(i, reply[0], (perf_counter() - start) / threads)
@@ -186,30 +187,44 @@ class RequestLLM(Shared, ABC):
         most, loop = self._bound(prompts), asyncio.get_running_loop()
         lane = self._lanes.setdefault(loop, _Lane(self._at_most))
         forget_closed(self._lanes)
+        # of our own: the loop's are few (cores + 4), and others wait for them
+        threads = ThreadPoolExecutor(min(most, len(parts)) or 1) if self._blocking else None
 
         def blocking(part: Sequence[str], refused: Set[str]) -> list[Generation]:
             with self._free:
                 return self._in_time(part, settings, refused)
 
+        async def sent(part: Sequence[str], refused: Set[str]) -> list[Generation]:
+            if threads is None:
+                return await self._aask(part, settings, refused)
+            context = copy_context()  # it carries the frameworks' traces
+            return await loop.run_in_executor(threads, lambda: context.run(blocking, part, refused))
+
         async def one(i: int) -> None:
             async with lane:
-                start, refused, stale = perf_counter(), {*self.refused}, [*range(self._at_most)]
+                start, refused = perf_counter(), self._left_out(settings)
+                stale = [*range(self._at_most)]
                 while i not in found:
-                    with self._judged(i, found, refused, done, stale):
+                    with self._judged(i, found, refused, done, settings, stale):
                         # a thread times its call itself, which waits for the thread first
                         limit = None if self._blocking else self._limit(parts[i])
                         async with asyncio.timeout(limit):
-                            found[i] = await (
-                                asyncio.to_thread(blocking, parts[i], refused)
-                                if self._blocking
-                                else self._aask(parts[i], settings, refused)
-                            )
+                            found[i] = await sent(parts[i], refused)
                 if done and isinstance(reply := found[i], list):
                     seconds = (perf_counter() - start) / min(most, len(parts))
                     await asyncio.to_thread(done, i, reply[0], seconds)
 
-        await (one(0) if len(parts) == 1 else amapped(one, range(len(parts)), most))
+        try:
+            await (one(0) if len(parts) == 1 else amapped(one, range(len(parts)), most))
+        finally:
+            if threads:
+                threads.shutdown(wait=False, cancel_futures=True)
         return _whole(found)
+
+    def _left_out(self, settings: GenerationSettings) -> set[str]:
+        """The settings that are known to be refused at this temperature."""
+        hot = {"temperature"} if settings.temperature >= self._too_hot else set[str]()
+        return {*self.refused, *hot}
 
     def _limit(self, part: Sequence[str]) -> float | None:
         return None if self._seconds == math.inf else self._seconds * len(part)
@@ -240,6 +255,7 @@ class RequestLLM(Shared, ABC):
         found: _Found,
         refused: set[str],
         done: _Done | None,
+        settings: GenerationSettings,
         stale: list[int] | None = None,
     ) -> Iterator[None]:
         """What comes of one request: an answer, a setting more in `refused`, one of the `stale`
@@ -268,6 +284,9 @@ class RequestLLM(Shared, ABC):
                 raise named from named.__cause__
             found[i] = named
         else:
+            if settings.temperature > 0 and "temperature" in refused - self.refused:
+                self._too_hot = min(self._too_hot, settings.temperature)
+                refused.remove("temperature")
             self._failed, self.refused = 0, self.refused | refused
 
 

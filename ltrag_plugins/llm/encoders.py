@@ -9,7 +9,7 @@ from typing import Any, Self, final
 import numpy as np
 from jaxtyping import Float32
 
-from ltrag_plugins.errors import ModelError, missing_extra
+from ltrag_plugins.errors import ModelError, listed, missing_extra
 from ltrag_plugins.llm.base import Shared
 from ltrag_plugins.llm.loading import chosen_device, fingerprint, from_hub, quiet
 
@@ -76,11 +76,12 @@ class SentenceTransformerEncoder(_LocalEncoder):
 
     def encode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
         """One row of length 1 for each text, in the order of the texts."""
+        texts = listed(texts, "texts")
         if not texts:
             return np.zeros((0, self.model.get_embedding_dimension()), dtype=np.float32)
         with self._lock:
             how = {"batch_size": _AT_ONCE, "normalize_embeddings": True, "show_progress_bar": False}
-            rows = self.model.encode(list(texts), **how)
+            rows = self.model.encode(texts, **how)
         return rows.astype(np.float32, copy=False)
 
 
@@ -122,6 +123,7 @@ class TransformersEncoder(_LocalEncoder):
 
     def encode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
         """One row for each text, in the order of the texts."""
+        texts = listed(texts, "texts")
         if self.model.training:
             why = f"{self._label} is in training mode, where dropout would change its vectors"
             raise ModelError(f"{why}; call model.eval() first.")

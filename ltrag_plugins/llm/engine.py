@@ -15,7 +15,7 @@ rows that go on, and a token for each of these.
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise, takewhile
+from itertools import groupby, takewhile
 from operator import eq
 from typing import Any, NamedTuple
 
@@ -64,6 +64,8 @@ class _TokenTree:
     """Token of each node; a parent comes before its children."""
     positions: list[int] = field(default_factory=list)
     """Place of each node in its sequences, from 0."""
+    before: list[int] = field(default_factory=list)
+    """The parent of each node; -1 for a first one."""
     paths: dict[int, list[int]] = field(default_factory=dict)
     """For each sequence of the call that lies here the nodes of its tokens, first to last."""
 
@@ -73,15 +75,16 @@ class _TokenTree:
     def add(self, member: int, sequence: _Ids, shared: _Ids) -> None:
         """Lay one more sequence into the tree, whose first tokens are the `shared` nodes."""
         same, size = len(shared), len(self)
-        self.paths[member] = [*shared, *range(size, size + len(sequence) - same)]
+        path = self.paths[member] = [*shared, *range(size, size + len(sequence) - same)]
+        self.before += [-1, *path][same:-1]
         self.ids += sequence[same:]
         self.positions += range(same, len(sequence))
 
     def visible(self) -> Bool[np.ndarray, "nodes nodes"]:
         """``[i, j]``: node j is node i or stands before it."""
         seen = np.eye(len(self), dtype=bool)
-        for path in self.paths.values():
-            for before, node in pairwise(path):
+        for node, before in enumerate(self.before):
+            if before >= 0:
                 seen[node] |= seen[before]
         return seen
 

@@ -28,6 +28,7 @@ except ImportError as error:
 
 _ALTERNATIVES = 5
 _CONTEXT = 4  # prompt tokens decoded along: some tokenizers drop a space at the start of a text
+_BYTES = 4  # of one character, at most
 _UNFINISHED = "\ufffd"
 
 
@@ -265,6 +266,11 @@ class _Text:
         # tokens read, and those chosen, the end-of-text token included
         self._prompt_tokens, self._steps, self._reason = len(prompt), 0, "length"
         self._tokenizer, self._ids = tokenizer, list(prompt[-_CONTEXT:])
+        # byte fallback (SentencePiece) loses a run of bytes that begins within a character
+        for size in range(_CONTEXT + 1, _CONTEXT + _BYTES):
+            if self._decoded().startswith(_UNFINISHED):
+                self._ids = list(prompt[-size:])
+        self._starts = [0]  # where in `_ids` whole characters begin
         # characters of `_ids` that stand in the prompt or in a token already
         self._known = len(self._decoded())
 
@@ -280,7 +286,10 @@ class _Text:
         decoded, piece = self._decoded(), ""
         if not decoded.endswith(_UNFINISHED):
             piece = decoded[self._known :]
-            self._ids = self._ids[-_CONTEXT:]
+            self._starts.append(len(self._ids))
+            cut = max((at for at in self._starts if len(self._ids) - at >= _CONTEXT), default=0)
+            self._ids = self._ids[cut:]
+            self._starts = [at - cut for at in self._starts if at >= cut]
             self._known = len(self._decoded())
         self.tokens.append(replace(token, text=piece))
         self.text += piece
