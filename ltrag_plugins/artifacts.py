@@ -62,8 +62,7 @@ def write(
     body["saved"] = {"version": __version__, "date": date}
     text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False)
     with writing(folder):
-        replace_file(folder / f"{name}.safetensors", content)
-        replace_file(folder / f"{name}.json", text.encode())
+        _replace({folder / f"{name}.safetensors": content, folder / f"{name}.json": text.encode()})
 
 
 def json_object(path: Path) -> dict[str, Any]:
@@ -134,13 +133,17 @@ def read(
     decided.
     """
     known = {kind.__name__: kind for kind in kinds}
-    body = json.loads((folder / f"{name}.json").read_bytes())
-    content = (folder / f"{name}.safetensors").read_bytes()
-    saved = dict(body.pop("saved", {})).get("version", "unknown")
-    versions = f"it was saved by version {saved}, this is {__version__}"
-    if body["format"] != format:
-        raise ValueError(f"not format {format}, which this version reads: {versions}")
-    if body.pop("sha256") != _seal(body, content):
+    for _ in range(3):  # a save beside this may have replaced one of the two meanwhile
+        body = json.loads((folder / f"{name}.json").read_bytes())
+        content = (folder / f"{name}.safetensors").read_bytes()
+        saved = dict(body.pop("saved", {})).get("version", "unknown")
+        versions = f"it was saved by version {saved}, this is {__version__}"
+        if body["format"] != format:
+            raise ValueError(f"not format {format}, which this version reads: {versions}")
+        if body.pop("sha256") == _seal(body, content):
+            break
+        time.sleep(0.02)
+    else:
         raise ValueError(f"{name}.json was changed, or {name}.safetensors is not the file with it")
     arrays = load_arrays(content)
     del body["format"]
@@ -222,12 +225,22 @@ def _built(
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file that is then there whole, or as it was before."""
-    new = path.with_name(path.name + ".new")
+    _replace({path: content})
+
+
+def _replace(contents: Mapping[Path, bytes]) -> None:
+    """As `replace_file`; several are replaced right after each other, when all are written."""
+    mine = f".{os.urandom(4).hex()}.new"  # another may write there too
+    new = {path: path.with_name(path.name + mine) for path in contents}
     try:
-        new.write_bytes(content)
-        new.replace(path)
-    except OSError:
-        new.unlink(missing_ok=True)
+        for path, content in contents.items():
+            new[path].write_bytes(content)
+        for path, written in new.items():
+            written.replace(path)
+    except BaseException:
+        for written in new.values():
+            with suppress(OSError):
+                written.unlink()
         raise
 
 

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
-from itertools import islice
+from itertools import chain, islice
 from os import PathLike
 from string import ascii_uppercase
 from typing import Any
@@ -61,9 +61,22 @@ def read_questions(
         limit: read the first so many alone; None: all.
         check: raises `InvalidInput` where a question cannot serve; the error names its line.
     """
+    records = islice(json_lines(path), limit)
+    return _questions(path, records, require_answers, require_passages, require_pool, pool, check)
+
+
+def _questions(
+    path: str | PathLike[str],
+    records: Iterable["_Record"],
+    require_answers: bool = False,
+    require_passages: bool = False,
+    require_pool: bool = False,
+    pool: Iterable[Passage] = (),
+    check: Callable[[Question], object] | None = None,
+) -> list[Question]:
     known, questions = {passage.id: passage for passage in pool}, []
     fields: dict[str, None] = {}
-    for record in islice(json_lines(path), limit):
+    for record in records:
         fields |= dict.fromkeys(record.fields)
         question = _question(record, require_answers, known)
         named = record.fields.get("passage_ids") and not known and not question.passages
@@ -96,8 +109,12 @@ def read_questions(
 def read_passages(path: str | PathLike[str]) -> list[Passage]:
     """The passages of a file: `text`, and `title` and `id` where there are any. One without `id`
     gets one made of its title and text; if it comes twice, it is taken once."""
+    return _passages(path, json_lines(path))
+
+
+def _passages(path: str | PathLike[str], records: Iterable["_Record"]) -> list[Passage]:
     passages: dict[str, Passage] = {}
-    for record in json_lines(path):
+    for record in records:
         passage = _passage(record)
         if passage.id in passages and record.id(record.fields.get("id")):
             raise record.wrong("id", f"{passage.id!r} was on an earlier line; give each its own")
@@ -113,9 +130,14 @@ def read_candidates(path: str | PathLike[str], *, solved: bool) -> list[Passage]
     Args:
         solved: an example without an answer, or with another's id, is an error.
     """
-    first = next((record.fields for record in json_lines(path)), {})
+    records = json_lines(path)
+    begun = [*islice(records, 1)]
+    first, records = (
+        (begun[0].fields if begun else {}),
+        chain(begun, records),
+    )  # a pipe is read once
     if "text" in first and "question" not in first:
-        return read_passages(path)
+        return _passages(path, records)
     seen: set[str] = set()
 
     def check(question: Question) -> None:
@@ -124,7 +146,7 @@ def read_candidates(path: str | PathLike[str], *, solved: bool) -> list[Passage]
             raise InvalidInput(f"{wrong}; give each its own, or leave one of them out")
         seen.add(question.id)
 
-    return read_questions(path, require_answers=solved, check=check)
+    return _questions(path, records, require_answers=solved, check=check)
 
 
 def check_labelled(

@@ -37,7 +37,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, cast
 import numpy as np
 
 from ltrag_plugins import errors
-from ltrag_plugins.errors import InvalidInput, status_of
+from ltrag_plugins.errors import InvalidInput, checked, status_of
 from ltrag_plugins.llm.base import LLM, AsyncLLM, Direction, Encoder, GradientLLM, ScoringLLM
 from ltrag_plugins.llm.concurrency import PASSING
 from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
@@ -139,15 +139,21 @@ def ask(
     filters: bool = False,
 ) -> Flow[list[Generation]]:
     """Ask the model; one generation per prompt. `may_repeat`, `filters`: see `Ask`."""
-    given: Any = stop
+    given, prompts = cast(Any, stop), _texts(prompts, "ask")
     ends = given if isinstance(given, Hashable) else tuple(given)
     settings = _settings(max_tokens, ends, temperature, seed)
     return (yield Ask(prompts, settings, may_repeat, filters))
 
 
+def _texts(given: tuple[str, ...], call: str) -> tuple[str, ...]:
+    for one in given:
+        checked(one, str, f"{call}()", f"given texts one by one, {call}(*texts) for a list")
+    return given
+
+
 def fetch(*queries: str, k: int) -> Flow[list[list[Passage]]]:
     """Search; at most `k` passages per query, best first, whatever the retriever hands back."""
-    found = yield Fetch(queries, k)
+    found = yield Fetch(_texts(queries, "fetch"), k)
     try:
         return [list(passages[:k]) for passages in found]
     except TypeError as error:
@@ -157,7 +163,7 @@ def fetch(*queries: str, k: int) -> Flow[list[list[Passage]]]:
 
 def embed(*texts: str) -> Flow[np.ndarray]:
     """Encode; one row per text."""
-    return (yield Embed(texts))
+    return (yield Embed(_texts(texts, "embed")))
 
 
 def score(prompts: Sequence[str], continuations: Sequence[str]) -> Flow[list[Generation]]:

@@ -8,8 +8,13 @@ _UNSPACED = (
     "\u0e01-\u0e4e\u0e81-\u0ecd\u1000-\u103f\u1780-\u17d3\u3005-\u3007\u3041-\u309f\u30a1-\u30fa"
     "\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
 )
-# vowel signs and accents that have no letter of their own with them; \w leaves them out
-_MARKS = "".join(c for c in map(chr, range(0x300, 0x2000)) if category(c) in ("Mn", "Mc"))
+# where vowel signs and accents are that have no letter of their own with them; \w leaves them out
+_BLOCKS = (
+    *range(0x300, 0x2000), *range(0xA66F, 0xAC00), *range(0x10A01, 0x12000),
+    *range(0x16AF0, 0x17000), *range(0x1E000, 0x1E950),
+)  # fmt: skip
+_RUNS = "".join(c if category(c) in ("Mn", "Mc") else " " for c in map(chr, _BLOCKS)).split()
+_MARKS = "".join(f"{run[0]}-{run[-1]}" for run in _RUNS)  # as ranges, which compile faster
 _POINTS = re.compile(  # of the Turkish i in lower case, and the vowels of Hebrew and Arabic
     "(?<=i)\u0307|[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c7]|[\u0610-\u061a\u0640\u064b-\u0652\u0670]"
 )

@@ -7,8 +7,10 @@ import pickle
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -361,6 +363,51 @@ def test_a_folder_that_cannot_be_made_or_written_to_is_a_named_error(tmp_path, p
     assert isinstance(told.value.__cause__, OSError)
     assert str(tmp_path / place) in str(told.value)
     assert (tmp_path / "taken").read_text() == "a file"
+
+
+def test_who_writes_beside_another_has_files_of_its_own(tmp_path, monkeypatch):
+    path, both, replace = tmp_path / "file", threading.Barrier(2, timeout=20), Path.replace
+
+    def replaced(new, target):  # when both have written
+        both.wait()
+        return replace(new, target)
+
+    monkeypatch.setattr(Path, "replace", replaced)
+    contents = [bytes([i]) * 100_000 for i in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(partial(artifacts.replace_file, path), contents))
+    assert path.read_bytes() in contents
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_what_is_saved_while_it_is_loaded_is_read_again(folder, monkeypatch):
+    read_bytes = Path.read_bytes
+
+    def read_beside_a_save(path):
+        content = read_bytes(path)
+        if path.suffix == ".json":
+            monkeypatch.setattr(Path, "read_bytes", read_bytes)
+            write(folder, stack=Stack((), {}, 0.0))
+        return content
+
+    monkeypatch.setattr(Path, "read_bytes", read_beside_a_save)
+    assert read(folder)[0]["stack"] == Stack((), {}, 0.0)
+
+
+@pytest.mark.parametrize("at", ["write_bytes", "replace"])
+def test_who_is_interrupted_leaves_the_older_files_and_nothing_beside_them(folder, at, monkeypatch):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    done = getattr(Path, at)
+
+    def interrupted(path, *what):
+        if ".json" in path.name or at == "replace":
+            raise KeyboardInterrupt
+        return done(path, *what)
+
+    monkeypatch.setattr(Path, at, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(folder, stack=Stack((), {}, 0.0))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 EXAMPLE = {"messages": [{"role": r, "content": r} for r in ("user", "assistant")]}

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import typer
 from cli_parts import book, lines_file, ltrag, one_line, program, wrong_usage
+from finetune_parts import tiny
 from openai_server import openai_server
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -224,6 +225,17 @@ def test_a_folder_or_file_that_is_no_model_is_named(tmp_path):
     fake = tmp_path / "fake.gguf"
     fake.write_bytes(b"not a model")
     assert f"cannot load the model {str(fake)!r}" in one_line(call(GATE, path, "--model", fake))
+
+
+@pytest.mark.parametrize("left", [0, 5, 100, 20_000])
+def test_a_model_whose_weights_were_cut_off_is_named(smollm2, left, tmp_path):
+    path, folder = lines_file(tmp_path / "questions.jsonl", *[NOVEL] * 20), tmp_path / "model"
+    smollm2.tokenizer.save_pretrained(folder)
+    tiny(width=16).save_pretrained(folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:left])
+    line = one_line(call(GATE, path, "--model", folder))
+    assert f"cannot load the model {str(folder)!r}" in line
 
 
 # --- wrong usage

@@ -1,6 +1,8 @@
 import gzip
 import json
+import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -90,6 +92,22 @@ def test_one_question_about_several_texts_has_an_id_with_each(file):
     assert len({question.id for question in read_questions(path)}) == 5
     with pytest.raises(InvalidInput, match=r"line 2 .* same id .*, or leave one of them out"):
         read_candidates(file(stance, stance), solved=True)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="pipes have no names")
+@pytest.mark.parametrize("field", ["question", "text"])
+def test_of_candidates_in_a_pipe_none_is_lost(field):
+    lines = [json.dumps({field: f"{i:04}", "answer": "x" * 87}) + "\n" for i in range(1000)]
+    reader, writer = os.pipe()
+
+    def write():
+        with os.fdopen(writer, "w") as file:
+            file.writelines(lines)
+
+    with ThreadPoolExecutor() as pool, os.fdopen(reader):
+        pool.submit(write)
+        found = read_candidates(f"/dev/fd/{reader}", solved=True)
+    assert [one.text for one in found] == [f"{i:04}" for i in range(1000)]
 
 
 def test_a_file_may_be_named_by_a_tilde(file, tmp_path, monkeypatch):

@@ -143,7 +143,7 @@ def test_a_run_in_pieces_ends_as_one_that_was_left_alone(tmp_path):
     for calls in range(0, sum(b.calls for b in whole.history), 15):
         assert trained(RUN, checkpoint=tmp_path, max_calls=calls).stopped
         # what a kill left half written does not disturb the next
-        (tmp_path / "checkpoint.safetensors.new").write_bytes(b"half of")
+        (tmp_path / "checkpoint.safetensors.1f.new").write_bytes(b"half of")
     last = trained(RUN, checkpoint=tmp_path)
     assert last.stopped is None
     assert numbers(last) == numbers(whole)

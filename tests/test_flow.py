@@ -380,6 +380,15 @@ SCRIPT, FULL = World(llm=ScriptedLLM(moody)), World(Gradients(), Words(), Length
         (lambda: score(["a"], ["1"]), SCRIPT, NoTokenProbabilities, "reward='match'"),
         # merged with a neighbour's they would go to the wrong prompts
         (lambda: score(["a", "b"], ["1"]), FULL, InvalidInput, "2 prompts came with 1 contin"),
+        *(
+            (lambda one=one, how=how: one(["a", "b"], **how), FULL, InvalidInput, f"{name}(*texts)")
+            for name, one, how in (
+                ("ask", ask, {}),
+                ("fetch", fetch, {"k": 1}),
+                ("embed", embed, {}),
+            )
+        ),
+        (lambda: ask("a", None), FULL, InvalidInput, "ask() must be given texts"),
         (confused, FULL, UnknownRequest, "yield from ask"),
     ],
 )

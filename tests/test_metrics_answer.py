@@ -109,6 +109,7 @@ def test_what_all_metrics_make_of_nothing_and_of_signs_alone(metric):
     [
         "दिल्ली भारत की राजधानी है।",
         "مُحَمَّد رسول", "שָׁלוֹם עולם", "தமிழ்நாடு", "cafe\u0301 q\u0307", "Ὀδυσσεύς",
+        "ꯃꯤꯇꯩꯂꯣꯟ ꯃꯁꯤ", "𑄌𑄋𑄴𑄟𑄳𑄦 𑄞𑄌𑄴", "ꠍꠤꠟꠐꠤ", "𞤆𞤵𞤤𞤢𞥄𞤪",
     ],
 )  # fmt: skip
 def test_a_word_is_whole_with_its_vowel_signs_and_accents(said):

@@ -141,6 +141,16 @@ class TestGates:
             values, edges, _ = bars.get_data()
             assert (values * len(scores)).tolist() == pytest.approx(np.histogram(scores, edges)[0])
 
+    @pytest.mark.parametrize("other", [0.3, 0.1 + 0.2, 0.3 + 1e-12])
+    def test_scores_that_differ_by_rounding_alone_are_drawn_together(self, drawn, other):
+        found = cells()
+        found["single+gate"] = [
+            replace(one, decision=decision(score, False))
+            for one, score in zip(found["single+gate"], [0.3, other] * 5, strict=True)
+        ]
+        for bars in drawn(found)["scores-gate"][0].patches:
+            assert sorted(bars.get_data().values)[-2:] == [0, 1]
+
     def test_a_method_that_does_not_always_search_is_drawn_where_it_searched(self, drawn):
         found = cells()
         found["single"] = [replace(r, retrievals=i % 2) for i, r in enumerate(found["single"])]

@@ -1,8 +1,10 @@
 """Figures of a run, beside scikit-learn, enumeration and counts by hand."""
 
+import errno
 import json
 from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -356,14 +358,22 @@ def test_a_file_that_is_no_run_is_named(tmp_path):
         read_run(tmp_path / "absent.jsonl")
 
 
-def test_a_run_that_cannot_be_written_leaves_the_older_one_and_nothing_beside_it(tmp_path):
+def test_a_run_that_cannot_be_written_leaves_the_older_one_and_nothing_beside_it(
+    tmp_path, monkeypatch
+):
     path = tmp_path / "deep" / "run.jsonl"
     write_run(FOUR, path)  # the folder is made
     older = path.read_bytes()
-    (tmp_path / "deep" / "run.jsonl.new").mkdir()  # in the way of the new file
     (tmp_path / "taken").mkdir()
-    for wrong in (path, tmp_path / "taken", path / "below.jsonl"):
+    for wrong in (tmp_path / "taken", path / "below.jsonl"):
         with pytest.raises(UnwritableArtifact, match="cannot write to"):
             write_run(FOUR[:1], wrong)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(UnwritableArtifact, match=r"cannot write to .*No space left"):
+        write_run(FOUR[:1], path)
     assert path.read_bytes() == older
-    assert not (tmp_path / "taken.new").exists()
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["deep", "run.jsonl", "taken"]

@@ -218,10 +218,11 @@ def test_a_result_that_could_not_be_written_is_written_the_next_time(
     interrupted, tune, whole, tmp_path
 ):
     interrupted(6)
-    in_the_way = tmp_path / "cut" / "adapter_model.safetensors.new"
+    in_the_way = tmp_path / "cut" / "adapter_model.safetensors"
     in_the_way.mkdir()
     with pytest.raises(UnwritableArtifact, match="cannot write to"):
         tune("cut", LONGER)
+    assert not [*in_the_way.parent.glob("*.new")]
     in_the_way.rmdir()
     steps = []
     result = tune("cut", LONGER, on_step=steps.append)
@@ -232,7 +233,11 @@ def test_a_result_that_could_not_be_written_is_written_the_next_time(
 
 def test_a_finished_run_is_handed_back_and_not_trained_again(tune, tmp_path):
     steps = []
+    half = tmp_path / "out" / "run.json.1f.new"  # as a kill leaves it
+    half.parent.mkdir()
+    half.write_bytes(b"half of")
     first = tune(settings=LONGER, on_step=steps.append)
+    half.unlink()
     assert tuple(steps) == first.history
     assert len(steps) == first.history[-1].steps == 6
     assert tune(settings=LONGER, on_step=steps.append) == first

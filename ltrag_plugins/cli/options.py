@@ -323,12 +323,14 @@ def _source(spec: str) -> str | Path:
 
 @contextmanager
 def _loading(what: str, spec: str) -> Iterator[None]:
+    from ltrag_plugins.artifacts import DAMAGE  # it brings numpy, which no --help needs
+
     try:
         with working(f"loading {what} {spec}"):
             yield
     except LtragError:
         raise
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except (*DAMAGE, RuntimeError) as error:
         # what transformers and the hub raise for files that are missing, cut off or foreign
         why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         raise InvalidInput(f"cannot load the {what} {spec!r} ({why})") from error

@@ -172,7 +172,9 @@ def _scores(gate: str, found: Sequence[tuple[Mapping[str, Any], bool]]) -> plots
     if 0 < right.sum() < len(right):
         told += f" AUROC {auroc(scores, ~right):.2f} (0.5: chance, 1: perfect)."
     figure, [axes] = plots.canvas()
-    edges = np.histogram_bin_edges(scores, bins=20)
+    # alike but for rounding: NumPy finds no room for bins between them
+    alike = np.ptp(scores) <= 1e-9 * np.abs(scores).max()
+    edges = np.histogram_bin_edges(scores[:1] if alike else scores, bins=20)
     for name, kind in {"right": right, "wrong": ~right}.items():
         if kind.any():
             shares = np.histogram(scores[kind], edges)[0] / kind.sum()

@@ -69,7 +69,8 @@ class BM25Retriever(PassagePool):
         self.engine = engine
         self._known = frozenset(word for document in documents for word in document)
         index = _bm25s if engine == "bm25s" else _LuceneIdf
-        self._index = index(documents, k1=k1, b=b)
+        # at 0 rank-bm25 divides 0 by 0 for each word that a passage lacks
+        self._index = index(documents, k1=k1 or 1e-300, b=b)
 
     def _scores(self, queries: Sequence[str]) -> Iterator[Float64[np.ndarray, " passages"]]:
         for query in queries:

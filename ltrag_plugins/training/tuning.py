@@ -168,7 +168,7 @@ def finetune(
 def _begin(folder: Path, identity: Mapping[str, Any]) -> None:
     """Make the folder this run's, if it is empty or this run's already."""
     with writing(folder):
-        there = {entry.name for entry in folder.iterdir()} - {f"{_RUN}.new"}
+        there = {entry.name for entry in folder.iterdir() if entry.suffix != ".new"}
     if not there:
         _write(folder, _RUN, identity)
         return
