@@ -4,7 +4,6 @@ import asyncio
 import pickle
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from llama_index.core.base.llms.generic_utils import messages_to_prompt
@@ -166,17 +165,17 @@ async def test_a_model_without_async_of_its_own_is_asked_one_by_one_and_off_the_
     assert model.blocked_the_loop == []
 
 
-async def test_the_time_of_a_blocking_call_begins_when_it_has_a_thread():
+async def test_the_time_of_a_blocking_call_begins_when_its_turn_has_come():
     class Timed(FunctionLLM):
         timeout: float = 0.3
         max_retries: int = 0
 
     llm = LlamaIndexLLM(Timed(lambda prompt: time.sleep(float(prompt)) or "yes"))
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-    busy = asyncio.create_task(asyncio.to_thread(time.sleep, 0.8))
-    await asyncio.sleep(0)
-    assert (await llm.agenerate(["0"]))[0].text == "yes"
-    assert busy.done()
+    with llm._free:  # as a call in another thread has it
+        asked = asyncio.create_task(llm.agenerate(["0"]))
+        await asyncio.sleep(0.6)
+        assert not asked.done()
+    assert (await asked)[0].text == "yes"
     with pytest.raises(ModelFailed, match=r"within 0\.3 s"):
         await llm.agenerate(["0.8"])
 
