@@ -132,10 +132,8 @@ def read_candidates(path: str | PathLike[str], *, solved: bool) -> list[Passage]
     """
     records = json_lines(path)
     begun = [*islice(records, 1)]
-    first, records = (
-        (begun[0].fields if begun else {}),
-        chain(begun, records),
-    )  # a pipe is read once
+    first = begun[0].fields if begun else {}
+    records = chain(begun, records)  # a pipe is read once
     if "text" in first and "question" not in first:
         return _passages(path, records)
     seen: set[str] = set()
