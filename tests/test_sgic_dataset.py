@@ -325,14 +325,23 @@ def test_a_cache_of_the_user_keeps_the_answers_instead(tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["manifest.json", "train.jsonl"])
-def test_a_build_that_ended_between_its_two_files_is_completed_by_the_same_call(missing, tmp_path):
+def test_a_build_that_ended_between_its_two_files_is_completed_by_the_same_call(
+    missing, tmp_path, monkeypatch
+):
+    replacing = Path.replace
+
+    def ended(new, target):
+        if Path(target).name == missing:
+            raise KeyboardInterrupt
+        return replacing(new, target)
+
     whole, part = tmp_path / "whole", tmp_path / "part"
     with CachedLLM(world(), tmp_path / "mine.sqlite") as llm:
         build(asked(), llm, out=whole, settings=TWO)
-        (part / f"{missing}.new").mkdir(parents=True)  # in the way of that file
-        with pytest.raises(UnwritableArtifact):
-            build(asked(), llm, out=part, settings=TWO)
-        (part / f"{missing}.new").rmdir()
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", ended)
+            with pytest.raises(KeyboardInterrupt):
+                build(asked(), llm, out=part, settings=TWO)
         with pytest.raises(UnreadableArtifact):
             load(part)
         build(asked(), llm, out=part, settings=TWO)
