@@ -119,8 +119,10 @@ def _earlier(entries: Mapping[str, Any]) -> Any:
 
 def entries_of(value: Any) -> Mapping[str, Any]:
     """A mapping itself, or what an object holds; a prompt is no state."""
-    if isinstance(value, Mapping | PromptValue):
-        return value if isinstance(value, Mapping) else {}
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, PromptValue):
+        return {}
     if is_dataclass(value) and not hasattr(value, "__dict__"):  # it has slots
         return {one.name: getattr(value, one.name) for one in fields(value)}
     return getattr(value, "__dict__", {})

@@ -256,7 +256,7 @@ class CachedLLM(_Kept):
             took = seconds / len(part) if generation.seconds is None else generation.seconds
             answers[key] = replace(generation, seconds=took)
         self._put(answers)
-        return self._get(answers)  # another's, where that came first: as it will be from now on
+        return answers | self._get(answers)  # another's, where that came first, as ever after
 
     def _count(self, hits: int = 0, misses: int = 0) -> None:
         with self._counting:
