@@ -24,11 +24,11 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from records import read
+from records import read, write
 from scipy.stats import sem, t
 
 from ltrag_plugins.data import read_questions
@@ -99,8 +99,6 @@ class Table:
     """Rankers that are held against others, over all data sets, by question."""
     hard: bool = False
     """Whether that is on the questions alone that are wrong without shots."""
-    of_answers: bool = True
-    """Whether the value depends on what counts as right."""
     turned: Sequence[str] = ()
     """Where the rows are a ladder: the share of questions that turn on it, of these the hard, and
     of all the hard. One mean over all data sets, each."""
@@ -190,7 +188,6 @@ PAPER = {
         ["pubmedqa", "ethos", "nq"],
         ours("33.8 65.2 35.3"),
         value=lambda cell, _: (cell.get("shots_by_epoch") or [None])[0],
-        of_answers=False,
     ),
     "dur-fig-9": Table(  # the text gives no figures and data sets: near 0 within 15 batches
         "figure 9: loss of a batch, mean size as a share of the first five batches'",
@@ -345,7 +342,7 @@ def main() -> None:
     parser.add_argument("--data", help="if not the paper's, or all")
     parser.add_argument("--rankers", help="if not the paper's, or all")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--limit", type=int, default=100, help="dev_test questions")
+    parser.add_argument("--limit", type=int, default=100, help="dev_test questions; 0: all")
     parser.add_argument("--out", type=Path, default=Path("runs/dur_grid.jsonl"))
     parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
     parser.add_argument("--chat", action="store_true", help="wrap prompts in the chat template")
@@ -375,7 +372,7 @@ def run(arguments: argparse.Namespace) -> None:
     llm = CachedLLM(inner, out.parent / "answers.sqlite")
     encoder = CachedEncoder(embedded_encoder(), out.parent / "vectors.sqlite")
     for data in arguments.data.split(","):
-        questions = sorted(split(data, "dev_test"), key=_shuffled)[: arguments.limit]
+        questions = sorted(split(data, "dev_test"), key=_shuffled)[: arguments.limit or None]
         easy = None
         for name in dict.fromkeys(["zero-shot", *arguments.rankers.split(",")]):
             for seed in range(arguments.seeds if parts(name)[0] in SEEDED else 1):
@@ -403,8 +400,7 @@ def run(arguments: argparse.Namespace) -> None:
                     "seconds": round(time.perf_counter() - start),
                     **told,
                 }
-                with out.open("a") as file:
-                    file.write(json.dumps(cell) + "\n")
+                write(out, [*(read(out) if out.exists() else []), cell])
                 print(key, cell["scores"], cell["seconds"], "s", flush=True)
 
 
@@ -414,9 +410,8 @@ Cells = Mapping[tuple, list[dict]]
 def grouped(out: Path) -> Cells:
     """The cells of all seeds, by model, data set, number of questions and ranker."""
     cells: dict[tuple, list[dict]] = defaultdict(list)
-    for cell in read(out):
-        *key, _ = cell["key"]
-        cells[tuple(key)].append(cell)
+    for (*key, _), cell in {tuple(cell["key"]): cell for cell in read(out)}.items():
+        cells[tuple(key)].append(cell)  # of a cell that two parts of a run hold the last
     return dict(cells)
 
 
@@ -451,37 +446,12 @@ def paper_table(out: Path, shown: Table) -> None:
                 for some, (data, _) in zip(values, columns, strict=True)
             ]
             entries.append(percent([statistics.mean(means)] if whole else [], theirs.get("mean")))
-            own = [(model, *column, row.ranker) for column in columns if shown.of_answers]
-            some = [cell for key in own for cell in cells.get(key, [])]
-            print(f"| {' | '.join([row.name, marked(row.ranker, some), *entries])} |")
+            print(f"| {' | '.join([row.name, row.ranker, *entries])} |")
         held = [
             line for pair in shown.held if (line := over(cells, model, columns, pair, shown.hard))
         ]
         if held:
             print("", *held, sep="\n")
-    foot(cell for key in there for cell in cells[key] if shown.of_answers)
-
-
-CONTAINED = "judged"
-"""In a cell: it counts replies that contain an answer, where all others count exact matches."""
-
-
-def marked(name: str, members: Sequence[dict]) -> str:
-    """The name, with a star where a cell was judged by what it contains."""
-    return f"{name} *" if any(CONTAINED in cell for cell in members) else name
-
-
-def foot(some: Iterable[dict]) -> None:
-    """What a star means, where there is one."""
-    if any(CONTAINED in cell for cell in some):
-        print("\n* on trex and nq a reply counts that contains an answer, elsewhere exact matches:")
-        print("  there it is at most this, and is held against none of the others")
-
-
-def alike(*members: Sequence[dict]) -> bool:
-    """Whether all were judged in the same way, question by question."""
-    ways = {CONTAINED in cell for some in members for cell in some}
-    return len(ways) == 1 and all(by_question(some) for some in members)
 
 
 def over(
@@ -492,7 +462,7 @@ def over(
     for column in columns:
         members = [chosen(cells, (model, *column), Row("", "", name)) for name in pair]
         without = by_question(cells.get((model, *column, "zero-shot"), []))
-        if alike(*members) and (without or not hard):
+        if all(map(by_question, members)) and (without or not hard):
             every = range(len(by_question(members[0])))
             asked = [i for i in every if not (hard and without[i])]
             sets.append(column[0])
@@ -578,18 +548,17 @@ def table(out: Path) -> None:
     for model, data, count in sorted({key[:3] for key in cells}):
         heads = "".join(f"{head:>{wide}}" for head, wide in COLUMNS.items())
         found = {key[3]: cell for key, cell in cells.items() if key[:3] == (model, data, count)}
-        first = max(17, 2 + max(len(marked(*one)) for one in found.items()))
+        first = max(17, 2 + max(map(len, found)))
         print(f"\n{short(model)}, {data}, {count} questions\n{'':<{first}}{heads}  shots  by seed")
         for name, members in found.items():
             gained = "" if name == "BM25" else gain(members, found.get("BM25", []))
             told = "".join(figures(members, gained))
-            print(f"{marked(name, members):<{first}}{told}".rstrip())
+            print(f"{name:<{first}}{told}".rstrip())
         for line in with_as_many(found):
             print(line)
     for model in sorted({key[0] for key in cells}):
         for line in (*above(cells, model), *prompts(cells, model), *over_rivals(cells, model)):
             print(line)
-    foot(cell for members in cells.values() for cell in members)
 
 
 def with_as_many(found: dict[str, list[dict]]) -> Iterator[str]:
@@ -604,9 +573,8 @@ def with_as_many(found: dict[str, list[dict]]) -> Iterator[str]:
 
 def gain(members: Sequence[dict], others: Sequence[dict]) -> str:
     """What a ranker is above another on a data set; empty where the cells do not tell."""
-    if not alike(members, others):
-        return ""
-    return bootstrap_interval(gains([by_question(members)], [by_question(others)])).signed
+    columns = [[by_question(some)] for some in (members, others)]
+    return bootstrap_interval(gains(*columns)).signed if all(map(all, columns)) else ""
 
 
 def short(model: str) -> str:
@@ -634,7 +602,7 @@ def above(cells: Cells, model: str) -> Iterator[str]:
         each = [own - other for own, other in means]
         told = ", ".join(f"{one[1]} {value:+.3f}" for one, value in zip(sets, each, strict=True))
         yield f"\n{short(model)}, DUR over the best baseline of each set, of {which}:"
-        if all(alike(*pair) for pair in pairs):
+        if all(by_question(some) for pair in pairs for some in pair):
             columns = ([by_question(some) for some in side] for side in zip(*pairs, strict=True))
             yield f"{told}; mean {bootstrap_interval(gains(*columns)).signed} by question"
         else:  # the sets are all there is to tell chance by
@@ -673,8 +641,7 @@ def over_rivals(cells: Cells, model: str) -> Iterator[str]:
 
 def _over_rivals(cells: Cells, sets: Sequence[tuple], which: str) -> Iterator[str]:
     names = dict.fromkeys(key[3] for key in cells if key[:3] in sets)
-    members = {name: [cells.get((*one, name), []) for one in sets] for name in names}
-    rights = {name: [*map(by_question, columns)] for name, columns in members.items()}
+    rights = {name: [by_question(cells.get((*one, name), [])) for one in sets] for name in names}
     whole = {name: columns for name, columns in rights.items() if all(columns)}
     rivals = [name for name in RIVALS if name in whole]
     if len(sets) < 2 or not rivals:
@@ -682,11 +649,10 @@ def _over_rivals(cells: Cells, sets: Sequence[tuple], which: str) -> Iterator[st
     yield f"\n{short(sets[0][0])}, {which}, and over others (95 %, by question)"
     yield f"{'':<17}{'accuracy':>9}{''.join(f'{rival:>27}' for rival in rivals)}"
     for name, columns in whole.items():
-        said = marked(name, [cell for some in members[name] for cell in some])
-        line = f"{said:<17}{statistics.mean(map(statistics.mean, columns)):>9.3f}"
+        line = f"{name:<17}{statistics.mean(map(statistics.mean, columns)):>9.3f}"
         for rival in rivals:
             gained = bootstrap_interval(gains(columns, whole[rival])).signed
-            line += f"{'' if name == rival or said != name else gained:>27}"
+            line += f"{'' if name == rival else gained:>27}"
         yield line.rstrip()
 
 

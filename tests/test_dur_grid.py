@@ -1,5 +1,6 @@
 """The commands for DUR's tables: what they run, and what they print, beside a table by hand."""
 
+import gzip
 import json
 import sys
 from itertools import product
@@ -125,33 +126,6 @@ def test_a_head_is_held_against_others_on_the_hard_questions_alone(grid, tmp_pat
     assert last == ("DUR 1.000, BM25 0.000: +1.000 (+1.000 to +1.000) (95 %, by hard question; nq)")
 
 
-def test_what_was_judged_otherwise_has_a_star_and_no_interval(grid, tmp_path, capsys):
-    right = [1, 0, 1, 0]
-    out = cells(
-        tmp_path / "grid.jsonl",
-        *(
-            (data, name, 0, 0.5, right)
-            for data in ("nq", "ethos")
-            for name in ("BM25", "UR", "DUR")
-        ),
-    )
-    some = [json.loads(line) for line in out.read_text().splitlines()]
-    for cell in some:
-        cell["calibrated"] = cell["scores"]
-        if cell["key"][1:4:2] == ["nq", "UR"]:
-            cell["judged"] = "contains"
-    out.write_text("".join(json.dumps(cell) + "\n" for cell in some))
-    grid.table(out)
-    printed = capsys.readouterr().out
-    level = "+0.000 (+0.000 to +0.000)"
-    ethos, nq, mean = (line for line in printed.splitlines() if line.startswith("UR"))
-    assert ethos.split()[:3] == ["UR", "0.500", level.split()[0]]
-    assert [line.split()[:3] for line in (nq, mean)] == [["UR", "*", "0.500"]] * 2
-    assert "(" not in nq + mean
-    assert f"DUR over the best baseline of each set, of the paper's:\nnq {level[:6]}" in printed
-    assert printed.rstrip().endswith("is held against none of the others")
-
-
 def test_every_ranker_of_the_tables_is_one_that_can_be_run(grid):
     known = {*grid.PLAIN, *grid.TRAINED}
     for shown in grid.PAPER.values():
@@ -214,6 +188,26 @@ def test_a_table_is_run_once_and_then_read(small, capsys):
     asked = len(llm.prompts)
     assert run(*words) == found
     assert len(llm.prompts) == asked
+
+
+def test_a_run_goes_on_in_a_packed_file_and_a_cell_of_two_parts_counts_once(grid, small, capsys):
+    run, llm = small
+    plain = run("--data", "climate", "--limit", "0", "--seeds", "1", "--rankers", "BM25")
+    out = Path(sys.argv[-1])
+    packed = out.with_suffix(".jsonl.gz")
+    packed.write_bytes(gzip.compress(out.read_bytes() * 2))  # parts that were joined
+    out.unlink()
+    printed = capsys.readouterr().out
+    asked = len(llm.prompts)
+    sys.argv[-1] = str(packed)
+    grid.main()
+    table = capsys.readouterr().out
+    assert printed.endswith(table) and len(llm.prompts) == asked
+    sys.argv[sys.argv.index("BM25")] = "nearest"
+    grid.main()
+    cells = [json.loads(line) for line in gzip.open(packed)]
+    assert [cell["key"][2:4] for cell in cells[-2:]] == [[5, "BM25"], [5, "nearest"]]
+    assert cells[:-1] == plain * 2
 
 
 def test_a_head_that_learned_elsewhere_ranks_the_examples_of_this_data_set(
