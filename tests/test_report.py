@@ -168,6 +168,14 @@ class TestGates:
         axes, _ = drawn(found)["rate-single-2b-gate"]
         assert self.named(axes)["skr"] == (0.3, 0.4)
 
+    def test_gates_whose_names_begin_and_end_alike_are_a_point_each(self, drawn):
+        found = cells()
+        for rate in (0.2, 0.4):
+            searched = [record(i, True, retrievals=int(i < 10 * rate)) for i in range(10)]
+            found[f"gate-least:target_rate={rate}:max_tokens=12"] = searched
+        texts = drawn(found)["rate-single-2b-gate"][0].texts
+        assert sorted(label.xy[0] for label in texts) == [0.0, 0.2, 0.4, 0.6, 1.0]
+
     def test_a_direct_row_with_settings_is_as_good_as_one_without(self, drawn):
         plain, named = drawn(cells()), cells()
         named = drawn({"direct:max_tokens=8": named.pop("direct"), **named})

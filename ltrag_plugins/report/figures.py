@@ -114,7 +114,7 @@ def _rate(name: str, records: Mapping[str, Sequence[Record]], metric: str) -> pl
     themselves; all on the questions that the gate decided."""
     known = [i for i, record in enumerate(records[name]) if _scored(record)]
     cells = {"gate": name, "never": direct_of(records), "always": CellName.parse(name).alone}
-    cells |= {_short(other): other for other in records if CellName.parse(other).is_gate}
+    cells |= {other: other for other in records if CellName.parse(other).is_gate}
     ways = {
         way: [records[cell][i] for i in known] for way, cell in cells.items() if cell in records
     }
@@ -147,7 +147,7 @@ def _rate(name: str, records: Mapping[str, Sequence[Record]], metric: str) -> pl
     axes.margins(y=0.2)
     if covered:
         figure.legend(loc="outside upper left", ncols=2)
-    plots.label_points(axes, list(points.values()), list(points), covered)
+    plots.label_points(axes, list(points.values()), list(map(_short, points)), covered)
     return plots.Picture(f"rate-{slug(name)}", visible(name), told, figure)
 
 
