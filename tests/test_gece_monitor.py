@@ -45,6 +45,7 @@ from ltrag_plugins.gece.monitor import WINDOW, Watch, Watched, estimated, monito
 from ltrag_plugins.gece.store import DecisionStore
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.calibration import Interval, bootstrap_interval
+from ltrag_plugins.report.watch_figures import watch_pictures
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Generation, Passage, Question
 from tests.llama_index_parts import FunctionLLM
@@ -86,6 +87,17 @@ def fitted(promised: float = 0.8, questions: int = 400):
     return SimpleNamespace(
         report=report, fitted=SimpleNamespace(scores=even, names=("x",), quantiles=points)
     )
+
+
+@pytest.mark.parametrize(("count", "size"), [(30, 30), (50, 50), (99, 50), (1999, 66)])
+def test_the_last_point_of_the_share_retrieved_is_of_the_newest_decisions(count, size):
+    seen = records(count)
+    [axes] = watch_pictures(seen, monitor(seen, fitted()))[0].figure.axes
+    [line] = [one for one in axes.lines if one.get_label() == f"of {size} decisions each"]
+    ends, shares = line.get_data()
+    newest = [seen.pop().retrieve for _ in range(size)]
+    assert (ends[-1], shares[-1]) == (count, pytest.approx(sum(newest) / size))
+    assert len(ends) == count // size
 
 
 def test_audits_of_one_chance_have_wilsons_interval():

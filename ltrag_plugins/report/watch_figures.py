@@ -73,7 +73,7 @@ def watch_pictures(records: list[Watched], found: Monitor) -> list[Picture]:
     """Share retrieved and agreement over time, and the scores beside those of the fit."""
     figure, [axes] = canvas()
     size = min(len(records), max(_PART, len(records) // _POINTS))
-    ends = range(size, len(records) + 1, size)
+    ends = range(size + len(records) % size, len(records) + 1, size)  # the newest is in the last
     shares = [float(np.mean([r.retrieve for r in records[end - size : end]])) for end in ends]
     for end, share in zip(ends, shares, strict=True):
         whiskers(axes, end, wilson_interval(share, size))
