@@ -1,5 +1,7 @@
 """The pictures of a run show its figures."""
 
+import re
+import warnings
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -9,12 +11,15 @@ import pytest
 from import_parts import python
 from matplotlib.image import imread
 from pictured_runs import RUN, one
+from report_parts import run_folder
 
 from ltrag_plugins.errors import InvalidInput, UnwritableArtifact
+from ltrag_plugins.report import write_report
 from ltrag_plugins.report.plots import BLUE as GOOD
 from ltrag_plugins.report.plots import ORANGE as BAD
 from ltrag_plugins.report.plots import QUIET
 from ltrag_plugins.report.sgic_figures import analysis_pictures, attention_picture
+from ltrag_plugins.sgic import write_run
 
 
 def picture(run, folder, name: str, suffix: str = "png"):
@@ -42,6 +47,28 @@ def test_a_character_that_no_picture_can_hold_is_shown_by_its_number(suffix, tmp
     for path in (paths, attention) if suffix == "svg" else ():
         ElementTree.parse(path)
         assert "[U+0000] [U+D83D] [U+FFFE]" in path.read_text(encoding="utf-8")
+
+
+def test_a_chinese_question_has_lines_of_a_panels_width_and_warns_of_no_glyph(tmp_path):
+    asked = "为什么" * 20
+    run = [replace(one, question=asked) for one in RUN]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        paths = picture(run, tmp_path, "paths", "svg")
+        write_run(run, run_folder(tmp_path / "run") / "sgic_run.jsonl")
+        write_report(tmp_path / "run", pictures_to=tmp_path / "p")
+    lines = re.findall("<!-- (为.*) -->", paths.read_text(encoding="utf-8"))
+    assert lines == [asked[:15], f"{asked[15:29]} …"] * len(RUN)
+
+
+@pytest.mark.parametrize(("asked", "lines"), [
+    ("who wrote the book Emma, and when was it?", ["who wrote the book Emma, and", "when was it?"]),
+    ("who wrote 红楼梦\n and when?", ["who wrote 红楼梦 and when?"]),
+])  # fmt: skip
+def test_a_title_is_wrapped_between_words_and_keeps_their_spaces(asked, lines, tmp_path):
+    path = picture([replace(one, question=asked) for one in RUN[:1]], tmp_path, "paths", "svg")
+    drawn = re.findall("<!-- (.*) -->", path.read_text(encoding="utf-8"))
+    assert [text for text in drawn if text in asked.replace("\n ", " ") and " " in text] == lines
 
 
 def coloured(path, colour: str) -> np.ndarray:

@@ -5,7 +5,9 @@ In the page each colour becomes a CSS variable, so that a picture follows it int
 """
 
 import re
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +24,7 @@ from ltrag_plugins.metrics.calibration import Interval, Reliability, wilson_inte
 
 try:
     import matplotlib as mpl
-    from matplotlib import ticker
+    from matplotlib import font_manager, ticker
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -40,8 +42,10 @@ _VARIABLES = {
 }  # fmt: skip
 SMALL, LARGE = (4.4, 3.3), (5.4, 4.7)
 """Inches; at 72 points each not much wider than a phone, so that text keeps its size there."""
+_ASIAN = ("Noto Sans CJK SC", "Noto Sans CJK JP", "PingFang SC", "Microsoft YaHei")
+_FONTS = {*font_manager.get_font_names()}  # of any other matplotlib warns at each text
 _STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
+    "font.family": ["DejaVu Sans", *(name for name in _ASIAN if name in _FONTS)],
     **dict.fromkeys(("font.size", "axes.labelsize", "legend.fontsize"), 10),
     **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), QUIET),
     **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), SOFT),
@@ -61,12 +65,18 @@ _STYLE: dict[Any, Any] = {
     "savefig.facecolor": PAPER,
     "svg.hashsalt": "ltrag",
 }
-_IN_PAGE: dict[Any, Any] = _STYLE | {"svg.fonttype": "none", "savefig.transparent": True}
+_IN_PAGE: dict[Any, Any] = {"svg.fonttype": "none", "savefig.transparent": True}
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _FONT = re.compile(r"(font: [^;]*?[\d.]+px |font-family: )[^;]*")
 
-styled = partial(mpl.rc_context, _STYLE)
-"""The report's style in a `with` or on a function; after it the caller's own again."""
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """The report's style in a `with` or on a function; after it the caller's own again. No warning
+    for each character that no font here has: a file shows a box, a page has the browser's fonts."""
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        yield
 
 
 def canvas(
@@ -95,7 +105,7 @@ class Picture:
 
     def inline(self) -> str:
         """An SVG element for a page: own ids, the page's colours and font, no style sheet."""
-        with mpl.rc_context(_IN_PAGE), BytesIO() as file:
+        with styled(), mpl.rc_context(_IN_PAGE), BytesIO() as file:
             # a copy: to lay a figure out again moves its parts a little
             deepcopy(self.figure).savefig(file, format="svg", metadata={"Date": None})
             root = ElementTree.fromstring(file.getvalue())

@@ -1,6 +1,7 @@
 """Pictures of SGIC's rounds, as figures 1, 4, 5 and 6 of Chen et al., and P(wrong)."""
 
 import textwrap
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -135,8 +136,7 @@ def _paths(run: _Answers) -> plots.Figure:
             place.scatter(rounds, there, color=colour, marker=marker, s=55, zorder=2)
         chosen = [one.answer.round], [one.answer.score]
         place.scatter(*chosen, s=150, facecolors="none", edgecolors=plots.INK, zorder=3)
-        lines = textwrap.wrap(visible(one.question), 30, max_lines=2, placeholder=" …")
-        place.set_title("\n".join(lines), fontsize=8)
+        place.set_title(_wrapped(one.question), fontsize=8)
         plots.count_axis(place, "", 0, max(len(one.right) for one in found) - 1)
     for place in axes[len(found) :]:
         place.set_visible(False)
@@ -148,6 +148,15 @@ def _paths(run: _Answers) -> plots.Figure:
     axes[0].plot([], [], "o", color=plots.INK, mfc="none", markersize=12, label="returned")
     figure.legend(loc="outside upper right", ncols=3)
     return figure
+
+
+def _wrapped(question: str) -> str:
+    """Two lines at most of 30 columns, of which Chinese or Japanese characters take two each."""
+    text = " ".join(visible(question).split())
+    # behind a wide character a space, at which a line may end, of a kind that no visible text has
+    spaced = "".join(f"{c}\v" if unicodedata.east_asian_width(c) in "WF" else c for c in text)
+    cut: Any = {"max_lines": 2, "placeholder": " …", "replace_whitespace": False}
+    return "\n".join(textwrap.wrap(spaced, 30, **cut)).replace("\v", "")
 
 
 def _turns(analysis: Analysis) -> plots.Figure:
