@@ -6,7 +6,7 @@ import re
 from base64 import b64encode
 from dataclasses import asdict, replace
 from importlib.resources import files
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -36,7 +36,7 @@ from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact, Un
 from ltrag_plugins.evaluate import summarize
 from ltrag_plugins.evaluate.folder import read_run_folder
 from ltrag_plugins.report import write_report
-from ltrag_plugins.report.escaping import script_json, visible
+from ltrag_plugins.report.escaping import script_json, slug, visible
 from ltrag_plugins.report.figures import pictures
 from ltrag_plugins.report.listing import listing
 from ltrag_plugins.report.plots import as_percent, canvas, label_points, percent, styled
@@ -319,6 +319,14 @@ def test_the_scripts_of_the_page_show_the_same_characters_by_their_number():
     assert [c for c in every if re.fullmatch(unseen, c)] == [c for c in every if visible(c) != c]
 
 
+def test_no_two_names_have_the_same_slug_and_none_is_long():
+    names = ["".join(some) for n in range(1, 7) for some in product("a3:-", repeat=n)]
+    long = [f"{'漢' * 90}{letter}" for letter in "ab"]
+    slugs = [*map(slug, names + long)]
+    assert len({*slugs}) == len(slugs)
+    assert not [one for one in slugs if not re.fullmatch("[A-Za-z0-9-]{1,80}", one)]
+
+
 class TestPictures:
     def test_shares_are_not_rounded_to_another_tick(self):
         with styled():
@@ -341,6 +349,12 @@ class TestPictures:
             else:
                 assert ElementTree.parse(path).getroot().tag.endswith("svg")
         assert len(written.pictures) == 2 * len(names)
+
+    def test_a_cell_with_a_long_chinese_name_has_its_files(self, tmp_path):
+        found = cells()
+        found[f"single:template={'根据文章回答' * 9}+gate"] = found.pop("single+gate")
+        written = write_report(run_folder(tmp_path / "run", found), pictures_to=tmp_path / "p")
+        assert sum(path.name.startswith("rate-single-3a-") for path in written.pictures) == 2
 
     def test_a_name_is_drawn_as_it_is_written(self, tmp_path):
         name = "single+$x_1$<b>&"

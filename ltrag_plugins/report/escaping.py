@@ -2,12 +2,14 @@
 
 import json
 import re
+from hashlib import sha256
 from typing import Any
 
 _HIDDEN = re.compile(  # the same as UNSEEN in assets/elements.js
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
     "\ud800-\udfff\ufffe\uffff]"
 )
+_LONGEST = 80  # a slug; file systems have 255 bytes for a whole name
 _IN_SCRIPT = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 
 
@@ -18,8 +20,15 @@ def visible(text: str) -> str:
 
 
 def slug(name: str) -> str:
-    """The name as letters, digits and hyphens; others as their number, so that none coincide."""
-    return re.sub(r"[^A-Za-z0-9-]", lambda found: f"-{ord(found[0]):x}-", name).strip("-")
+    """The name as at most 80 letters, digits and hyphens, other characters as their number. Where
+    that is too long, or reads as another name, it ends in a digest, so that no two coincide."""
+    parts = re.split(r"([^A-Za-z0-9-])", name)
+    parts[1::2] = [f"{ord(other):x}" for other in parts[1::2]]
+    text = "-".join(parts)
+    if len(text) <= _LONGEST and re.split(r"-([0-9a-f]+)-", text) == parts:
+        return text
+    mark = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return f"{text[: _LONGEST - len(mark) - 1]}-{mark}"
 
 
 def script_json(value: Any) -> str:
