@@ -10,7 +10,9 @@ import html5lib
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.records import Record
 
-HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror='pwned=2'> \u202egnp.exe"
+HOSTILE = (
+    "</script><script>window.pwned=1</script><img src=x onerror='pwned=2'> \u202egnp.exe\U000e0041"
+)
 XHTML = "{http://www.w3.org/1999/xhtml}"
 
 

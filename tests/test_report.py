@@ -310,12 +310,17 @@ def test_json_in_a_script_is_the_same_value_and_cannot_end_the_script(value):
 def test_what_cannot_be_seen_is_shown_by_its_number():
     assert visible("a\u202eb\x00c\u2066 é 漢") == "a[U+202E]b[U+0000]c[U+2066] é 漢"
     assert visible("\ud83d \ufffe\uffff 😀") == "[U+D83D] [U+FFFE][U+FFFF] 😀"
+    hidden = "\u00ad\u200b\u2060\u2064\ufeff\U000e0041\U000e007f"
+    assert visible(hidden) == "".join(f"[U+{ord(one):04X}]" for one in hidden)
+    joined = "क्\u200dष می\u200cخواهم 👩\u200d🚀"  # scripts and emoji need these
+    assert visible(joined) == joined
 
 
 def test_the_scripts_of_the_page_show_the_same_characters_by_their_number():
     script = (files("ltrag_plugins.report") / "assets/elements.js").read_text(encoding="utf-8")
     [unseen] = re.findall(r"UNSEEN = /(.*)/u;", script)
-    every = [chr(i) for i in range(0x11000)]
+    unseen = re.sub(r"\\u\{(\w+)\}", lambda found: f"\\U{found[1]:>08}", unseen)  # as Python has it
+    every = [chr(i) for i in (*range(0x11000), *range(0xE0000, 0xE0200))]
     assert [c for c in every if re.fullmatch(unseen, c)] == [c for c in every if visible(c) != c]
 
 

@@ -1,6 +1,6 @@
 // Elements made of text alone: nothing from the data is ever read as HTML.
 const byId = (id) => document.getElementById(id);
-const UNSEEN = /([\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff])/u;
+const UNSEEN = /([\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff\u{e0000}-\u{e007f}])/u;
 
 /** An element of a class, with children: elements, or texts. */
 function make(tag, name, ...children) {
@@ -17,7 +17,7 @@ function said(tag, name, text) {
   String(text).split(UNSEEN).forEach((piece, i) => {
     if (i % 2 === 0) element.append(document.createTextNode(piece));
     else {
-      const code = piece.charCodeAt(0).toString(16).toUpperCase().padStart(4, '0');
+      const code = piece.codePointAt(0).toString(16).toUpperCase().padStart(4, '0');
       element.append(make('span', 'unseen', `U+${code}`));
     }
   });
