@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.errors import InvalidInput, ModelError, missing_extra
+from ltrag_plugins.errors import InvalidInput, ModelError, missing_extra, path_of
 from ltrag_plugins.evaluate import Engine, Job, Record, Work
 from ltrag_plugins.evaluate.run import remembering
 from ltrag_plugins.flow import World
@@ -64,7 +64,7 @@ def on_ray(
 
     def engine(jobs: Iterable[Job]) -> Iterator[tuple[str, list[Record]]]:
         names, works, parts = [], [], []
-        kept = None if answers in (None, False, True) else str(answers)
+        kept = None if isinstance(answers, bool | None) else str(path_of(answers).absolute())
         for work, questions in jobs:
             cell, llm = work.cell, work.world.llm
             if cell.gate is not None and cell.gate_name not in makers:

@@ -141,9 +141,12 @@ def test_a_worker_killed_in_the_middle_loses_nothing(tmp_path, monkeypatch, kept
 @pytest.mark.parametrize(
     ("where", "rows"), [("the run", (4, 0)), ("a file", (0, 4)), ("nowhere", (0, 0))]
 )
-def test_the_workers_answers_are_kept_with_the_run_or_where_it_is_said(tmp_path, where, rows):
+def test_the_workers_answers_are_kept_with_the_run_or_where_it_is_said(
+    tmp_path, monkeypatch, where, rows
+):
+    monkeypatch.chdir(tmp_path)  # where no worker is
     mine = tmp_path / "mine.sqlite"
-    given = {"the run": {}, "a file": {"answers": mine}, "nowhere": {"answers": None}}[where]
+    given = {"the run": {}, "a file": {"answers": mine.name}, "nowhere": {"answers": None}}[where]
     engine = on_ray(lengths, workers=1, **given)
     out = tmp_path / "run"
     evaluate(many()[:4], [DIRECT], lengths(), out=out, metrics=CHEAP, engine=engine)
