@@ -116,7 +116,9 @@ def orders(found: list[Item], options: argparse.Namespace) -> Row:
         elif name == "MiniLM":
             rankers[name] = partial(by, DURRanker.untrained(encoder))
         else:
-            trained = head(options.folder / "head", options.questions, options.train, encoder)
+            # the counts say what it learned from: more questions to judge want another head
+            folder = options.folder / f"head-{options.questions}-{options.train}"
+            trained = head(folder, options.questions, options.train, encoder)
             rankers["DUR, trained head"] = partial(by, trained)
     return {name: timed(rank, found) for name, rank in rankers.items()}
 

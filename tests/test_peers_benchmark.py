@@ -3,12 +3,16 @@
 import json
 import sys
 from argparse import Namespace
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from math import log2
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from tests.dur_parts import Nonsense
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -32,6 +36,20 @@ def score():
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """40 questions of nq_distractor's `train`, each with ten passages."""
+    passages = [{"title": f"t{i}", "text": f"words {i}"} for i in range(10)]
+    rows = [
+        {"id": i, "question": f"who is n{i}n", "answers": ["a"], "gold_index": 0,
+         "passages": passages} for i in range(40)
+    ]  # fmt: skip
+    folder = tmp_path / "nq_distractor"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    monkeypatch.setenv("LTRAG_DATA", str(tmp_path))
 
 
 def row(i: int, fold: int = 0, seconds: tuple[float, ...] = (), **more) -> dict:
@@ -120,3 +138,22 @@ def test_records_print_each_part_that_they_hold(peers, tmp_path, capsys):
     [last] = [line for line in lines if line.strip().startswith("BM25")]
     assert f"{1 / log2(3):.3f}" in last  # gold comes second
     assert json.loads(json.dumps(peers.read(path)[0]))["samples_ms"] == 0.0
+
+
+def test_a_head_that_is_kept_learned_from_none_of_the_questions_that_it_ranks(
+    peers, data, tmp_path, monkeypatch
+):
+    llm = ScriptedLLM(lambda prompt: "a" if len(prompt) % 3 else "b")
+    monkeypatch.setattr(peers, "embedded", lambda: llm)
+    monkeypatch.setattr(peers, "embedded_encoder", Nonsense)
+    monkeypatch.setattr(peers, "DURSettings", partial(peers.DURSettings, reward="match"))
+    learned = list[set[str]]()
+    for count, train in ((4, 12), (10, 12), (10, 14), (4, 12)):  # the last is there already
+        before, judged = len(llm.prompts), peers.asked(0, count)
+        options = Namespace(folder=tmp_path, questions=count, train=train, rankers="DUR")
+        assert [*peers.orders(judged, options)] == ["DUR, trained head"]
+        told = " ".join(llm.prompts[before:])
+        learned.append({one.question.text for one in peers.asked(0, 40) if one.question.text in told})
+        assert not learned[-1] & {item.question.text for item in judged}
+    assert all(learned[:3])
+    assert not learned[3]
