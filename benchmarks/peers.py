@@ -17,6 +17,7 @@ others, in five folds that all share.
 """
 
 import argparse
+import hashlib
 import json
 import math
 import os
@@ -218,6 +219,8 @@ def reply_of(row: list[Any]) -> Generation:
 
 def ours(options: argparse.Namespace) -> None:
     """Our measures, written as the peers' are."""
+    about = {"by": "ltrag-plugins", "version": version("ltrag-plugins"), "licence": "Apache-2.0"}
+    about["asked"] = digest(options.folder / "asked.jsonl")
     _, *rows = read(options.folder / "asked.jsonl")
     encoder, fold = embedded_encoder(), bits(rows, "fold")
     lines = [*of_tokens(rows, fold), *of_gate(rows, fold, encoder)]
@@ -226,8 +229,13 @@ def ours(options: argparse.Namespace) -> None:
         known = [line for line in lines if line["part"] == "direct" and line["name"] in alone]
         lines += [line | {"part": "gate"} for line in known]
         lines.append(measure(rows, "SKR", *skr(rows, encoder), part="gate", decides=True))
-    about = {"by": "ltrag-plugins", "version": version("ltrag-plugins"), "licence": "Apache-2.0"}
     write(options.folder / "ltrag-plugins.jsonl", [about | line for line in lines])
+
+
+def digest(path: Path) -> str:
+    """Of the questions and answers of a file, without the line on the run; `score.py` has the
+    same."""
+    return hashlib.sha256(path.read_bytes().partition(b"\n")[2]).hexdigest()[:16]
 
 
 def seakr(name: str) -> str:
@@ -344,8 +352,13 @@ def join(options: argparse.Namespace) -> None:
     lines = list[Row]()
     for folder in options.folders:
         about, *rows = read(folder / "asked.jsonl")
-        paths = [path for path in sorted(folder.glob("*.jsonl")) if path.name != "asked.jsonl"]
-        lines += kept(about, rows, [line for path in paths for line in read(path)])
+        scored, measures = digest(folder / "asked.jsonl"), list[Row]()
+        for path in sorted(folder.glob("*.jsonl")):
+            if path.name != "asked.jsonl":
+                measures += (own := read(path))
+                if any(line.get("asked") != scored for line in own):
+                    sys.exit(f"{path} scores other answers than asked.jsonl has: make it again")
+        lines += kept(about, rows, measures)
     write(options.records, lines)
 
 

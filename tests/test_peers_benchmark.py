@@ -153,7 +153,42 @@ def test_a_head_that_is_kept_learned_from_none_of_the_questions_that_it_ranks(
         options = Namespace(folder=tmp_path, questions=count, train=train, rankers="DUR")
         assert [*peers.orders(judged, options)] == ["DUR, trained head"]
         told = " ".join(llm.prompts[before:])
-        learned.append({one.question.text for one in peers.asked(0, 40) if one.question.text in told})
+        learned.append(
+            {one.question.text for one in peers.asked(0, 40) if one.question.text in told}
+        )
         assert not learned[-1] & {item.question.text for item in judged}
     assert all(learned[:3])
     assert not learned[3]
+
+
+def test_scores_of_other_answers_are_not_joined(peers, score, tmp_path, monkeypatch):
+    def asked(wrong, model="m"):
+        rows = [row(i, wrong=wrong(i)) for i in range(4)]
+        peers.write(tmp_path / "asked.jsonl", [{"model": model, "rankers": {}}, *rows])
+
+    def counted(rows, encoder):
+        return [score.measure(rows, "place", range(len(rows)), 1.0, part="direct")]
+
+    monkeypatch.setitem(score.PEERS, "numpy", (counted, "BSD"))
+    monkeypatch.setattr(sys, "argv", ["score.py", "numpy", str(tmp_path), "--encoder", ""])
+    monkeypatch.setattr(peers, "embedded_encoder", Nonsense)
+    monkeypatch.setattr(peers, "of_tokens", lambda rows, fold: counted(rows, None))
+    monkeypatch.setattr(peers, "of_gate", lambda rows, fold, encoder: [])
+    joined = Namespace(folders=[tmp_path], records=tmp_path / "all" / "records.jsonl.gz")
+    asked(lambda i: i > 1)
+    peers.ours(Namespace(folder=tmp_path))
+    score.main()
+    asked(lambda i: i > 1, model="the same answers, timed again")
+    peers.join(joined)
+    kept = peers.read(joined.records)
+    assert [line["by"] for line in kept if "by" in line] == ["ltrag-plugins", "numpy"]
+    asked(lambda i: i < 2, model="another")
+    for name, again in (
+        ("ltrag-plugins", lambda: peers.ours(Namespace(folder=tmp_path))),
+        ("numpy", score.main),
+    ):
+        with pytest.raises(SystemExit, match=rf"{name}\.jsonl scores other answers than asked"):
+            peers.join(joined)
+        again()
+    peers.join(joined)
+    assert peers.read(joined.records)[0]["model"] == "another"

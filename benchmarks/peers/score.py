@@ -9,6 +9,7 @@ Scores are larger where the answer is likelier to be wrong, or retrieval likelie
 
 import argparse
 import asyncio
+import hashlib
 import importlib
 import json
 import math
@@ -305,12 +306,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--encoder", required=True, help="a folder with MiniLM's weights")
     options = parser.parse_args()
-    _, *rows = map(json.loads, (options.folder / "asked.jsonl").read_text("utf-8").splitlines())
+    content = (options.folder / "asked.jsonl").read_bytes()
+    _, *rows = map(json.loads, content.splitlines())
     score, licence = PEERS[options.peer]
-    lines = [
-        {"by": options.peer, "version": version(options.peer), "licence": licence, **line}
-        for line in score(rows, options.encoder)
-    ]
+    about = {"by": options.peer, "version": version(options.peer), "licence": licence}
+    # by which `join` of peers.py knows the answers that were scored
+    about["asked"] = hashlib.sha256(content.partition(b"\n")[2]).hexdigest()[:16]
+    lines = [about | line for line in score(rows, options.encoder)]
     path = options.folder / f"{options.peer}.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     print(f"{path}: {len(lines)} measures of {len(rows)} questions")
