@@ -64,6 +64,7 @@ from ltrag_plugins.uncertainty import estimate, mean_logprob
 RECORDS = FOLDER / "peers.jsonl.gz"
 READ = 3  # passages
 RESAMPLES = 500
+FOLDS = 5
 PLAIN, GATE = "mean log-probability", "fitted gate, by labels"
 SAMPLED = ("eigen_score", "ln_entropy")  # of the 20 samples that SeaKR drew
 Row = dict[str, Any]
@@ -203,7 +204,7 @@ def reading_row(row: Row, reply: Generation) -> Row:
 
 def folded(rows: list[Row]) -> list[Row]:
     """With the fold of each question; wrong answers are spread evenly."""
-    splits = StratifiedKFold(5, shuffle=True, random_state=0).split(rows, bits(rows, "wrong"))
+    splits = StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(rows, bits(rows, "wrong"))
     fold = {i: number for number, (_, inside) in enumerate(splits) for i in inside.tolist()}
     return [row | {"fold": fold[i]} for i, row in enumerate(rows)]
 
@@ -515,6 +516,9 @@ def main() -> None:
     for each in (four, five):
         each.add_argument("--records", type=Path, default=RECORDS)
     options = parser.parse_args()
+    least = 2 * FOLDS - 1  # of two kinds one is then as many as the folds, however they are right
+    if options.run is record and options.questions < least:
+        one.error(f"--questions must be at least {least} for {FOLDS} folds")
     options.run(options)
 
 

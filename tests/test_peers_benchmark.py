@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from argparse import Namespace
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
@@ -192,3 +193,22 @@ def test_scores_of_other_answers_are_not_joined(peers, score, tmp_path, monkeypa
         again()
     peers.join(joined)
     assert peers.read(joined.records)[0]["model"] == "another"
+
+
+def test_as_few_questions_are_asked_as_have_folds_whichever_are_right(peers, monkeypatch, capsys):
+    def asked(first, count):
+        raise InterruptedError(count)
+
+    monkeypatch.setattr(peers, "asked", asked)
+    for count in range(10):
+        monkeypatch.setattr(sys, "argv", ["peers.py", "ask", "x", "--questions", f"{count}"])
+        with pytest.raises(SystemExit if count < 9 else InterruptedError):
+            peers.main()
+        assert ("must be at least 9 for 5 folds" in capsys.readouterr().err) == (count < 9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of a kind with fewer than five
+        for wrong in range(10):
+            rows = peers.folded([row(i, wrong=i < wrong) for i in range(9)])
+            assert {one["fold"] for one in rows} == {*range(5)}
+        with pytest.raises(ValueError, match="n_splits=5"):
+            peers.folded([row(i, wrong=i < 4) for i in range(8)])
