@@ -212,3 +212,26 @@ def test_as_few_questions_are_asked_as_have_folds_whichever_are_right(peers, mon
             assert {one["fold"] for one in rows} == {*range(5)}
         with pytest.raises(ValueError, match="n_splits=5"):
             peers.folded([row(i, wrong=i < 4) for i in range(8)])
+
+
+def test_a_peer_reads_as_many_alternatives_as_a_reply_has(score, monkeypatch):
+    tokens = [["a", -1.0, 1.0, [[letter, -1.0] for letter in "abcde"]]]
+    empty, full = (["", None], ["a", tokens])
+    asked = set[int]()
+
+    class WhiteBoxUQ:
+        def __init__(self, scorers, top_k_logprobs):
+            asked.add(top_k_logprobs)
+            self.scorers = scorers
+
+        async def score(self, logprobs_results, **_):
+            return Namespace(data={name: [0.0] * len(logprobs_results) for name in self.scorers})
+
+    monkeypatch.setitem(sys.modules, "uqlm", Namespace(WhiteBoxUQ=WhiteBoxUQ))
+    monkeypatch.setattr(score, "ensemble", lambda rows, lines: {})
+    for replies in ((empty, full), (full, empty)):
+        score.uqlm([row(i, direct=reply) for i, reply in enumerate(replies)], "")
+        assert asked == {5}
+    asked.clear()
+    score.uqlm([row(0, direct=empty, reading=full)], "")
+    assert asked == {5}

@@ -73,8 +73,10 @@ def uqlm(rows: list[Row], encoder: str) -> list[Row]:
             for text, logprob, _, others in tokens(reply)
         ]
 
+    every = [row[part] for row in rows for part in ("direct", "reading") if part in row]
+    most = max(len(token[3]) for reply in every for token in tokens(reply))
+
     def white(name: str) -> Callable[[list[list[Any]]], Sequence[float]]:
-        most = len(tokens(rows[0]["direct"])[0][3])
         scorer = module.WhiteBoxUQ(scorers=[name], top_k_logprobs=most)
 
         def scores(replies: list[list[Any]]) -> Sequence[float]:
