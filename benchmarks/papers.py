@@ -126,6 +126,8 @@ class RunFile(Settings):
     """Questions of each run; 0: all."""
     analysis: Literal["", "rounds", "gece"] = ""
     """What is printed and drawn beside the table."""
+    values: tuple[str, ...] = ()
+    """Those that a column without one is the mean of; (): those of the columns."""
 
     @classmethod
     def read(cls, name: str) -> "RunFile":
@@ -153,6 +155,8 @@ class RunFile(Settings):
         kept = [i for i, column in enumerate(self.columns) if column in columns or not columns]
         some = tuple((*row[:2], *(row[2 + i] for i in kept if row[2:])) for row in self.rows[:rows])
         less = replace(self, rows=some, columns=tuple(self.columns[i] for i in kept))
+        if columns:  # a mean stays that of all values
+            less = replace(less, values=self._values())
         runs = {name: run for name, run in self.runs.items() if less.words(name)}
         behind = {word.partition("+")[2] for name in runs for word in less.words(name)}
         gates = {name: gate for name, gate in self.gates.items() if name in behind}
@@ -161,14 +165,17 @@ class RunFile(Settings):
     def place(self, row: Sequence[Any], column: str) -> tuple[str, str, list[str]]:
         """The run, the measure and the words of the cells that a figure is of."""
         run, [measure, *value] = self._named(column)
-        every = {v for c in self.columns for v in self._named(c)[1][1:]}
         words = []
         for text in [row[1]] if isinstance(row[1], str) else row[1]:
             of_row, [word] = self._named(text)
             run = run or of_row
-            values = (value or sorted(every)) if "{}" in word else [""]
+            values = (value or self._values()) if "{}" in word else [""]
             words += [word.replace("{}", v) for v in values]
         return run or next(iter(self.runs)), measure, words
+
+    def _values(self) -> tuple[str, ...]:
+        every = {v for c in self.columns for v in self._named(c)[1][1:]}
+        return self.values or tuple(sorted(every))
 
     def _named(self, text: str) -> tuple[str, list[str]]:
         first, *rest = text.split()

@@ -1,9 +1,11 @@
 """The papers' tables as run files: that they can be run, and what stands beside the paper's."""
 
 import json
+import re
 import sys
 import tomllib
 from dataclasses import fields, replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -99,7 +101,9 @@ def test_of_a_table_a_part_is_made_alone(papers):
     *first, fourth = paper.rows[:4]
     assert part.rows == (*(row[:3] + row[-1:] for row in first), fourth)
     words = ["direct", "single:k=10", "single:k=10+eq2", "single:k=10+gate"]
-    assert part.words("mmlu") == words
+    assert paper.part(4, ["accuracy 10"]).words("mmlu") == words
+    # a speed-up is the mean over all k
+    assert {*part.words("mmlu")} == {w.replace("10", k) for w in words for k in ("10", "15", "20")}
     assert paper.part(None, []) == paper
     assert [*paper.part(3, []).gates] == ["eq2"]
     places = papers.RunFile.read("sgic-fig-7").part(None, ["last em", "random em"])
@@ -209,6 +213,32 @@ def test_each_figure_stands_beside_the_papers(papers):
     assert left_out == "w GECE - | 43.1 - | - - | 43.1 - | 2.1"
     # (30 + 50) / 2 = 40 ms become 10
     assert fitted == "fitted 40.0 | 43.1 40.0 | - 40.0 | 43.1 4.0 | 2.1"
+
+
+def test_a_column_shows_the_same_alone_as_in_the_whole_table(papers):
+    whole = papers.RunFile.read("gece-1").part(3, [])
+    found = {
+        word: [replace(record(i, k / 100 + i / 10, ms + i), scores={"rouge1": k / 100 + i / 10,
+               "bleu4": k / 50}) for i in range(3)]
+        for k in (10, 15, 20)
+        for word, ms in (("direct", 5), (f"single:k={k}", 10 * k), (f"single:k={k}+eq2", k))
+    }  # fmt: skip
+    run = {"nq": papers.Answered({}, found, {}, ScriptedLLM(str))}
+
+    def cells(paper) -> list[list[str]]:
+        """Ours of each row, of all blocks of the table."""
+        found = [re.findall(r"([\d.]+) \| [\d.-]+", line) for line in papers.compared(paper, run)]
+        rows = [row for row in found if row]
+        return [[*chain(*rows[i :: len(paper.rows)])] for i in range(len(paper.rows))]
+
+    every = cells(whole)
+    assert every[2][whole.columns.index("rouge1")] == "25.0"  # (20 + 25 + 30) / 3
+    assert every[2][whole.columns.index("speed-up")] == "9.4"  # (100 + 150 + 200 + 3) / 48
+    for some in (["rouge1"], ["rouge1 10", "rouge1"], ["speed-up"], ["bleu4 15", "speed-up"]):
+        places = [i for i, column in enumerate(whole.columns) if column in some]
+        part = whole.part(None, some)
+        assert cells(part) == [[row[i] for i in places] for row in every]
+        assert {*part.words("nq")} == {*found}
 
 
 def test_rows_behind_the_gate_are_fitted_on_labelled_questions(papers, root):
