@@ -19,7 +19,7 @@ from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.settings import with_values
 from ltrag_plugins.sgic.attention import attention_shares
-from ltrag_plugins.types import Question
+from ltrag_plugins.types import Passage, Question
 from tests import gece_parts
 from tests.finetune_parts import tiny_llm
 from tests.gece_letters import Local
@@ -213,6 +213,21 @@ def test_each_figure_stands_beside_the_papers(papers):
     assert left_out == "w GECE - | 43.1 - | - - | 43.1 - | 2.1"
     # (30 + 50) / 2 = 40 ms become 10
     assert fitted == "fitted 40.0 | 43.1 40.0 | - 40.0 | 43.1 4.0 | 2.1"
+
+
+def test_self_rag_and_sgic_read_as_much_of_a_passage(papers):
+    paper, read = papers.RunFile.read("sgic-9"), dict[str, int]()
+    long = [Passage(f"w{i} " * 1000, metadata={"gold": not i}) for i in range(3)]
+    question = Question("Where?", ("there",), "q", tuple(long))
+    for word in paper.words("hotpotqa"):
+        llm, cell = ScriptedLLM(lambda prompt: said("yes")), paper.cell(word)
+        run(
+            cell.method.flow(question, cell.set),
+            World(llm=llm, retriever=papers.OwnPassages([question])),
+        )
+        read[word] = max(prompt.split().count("w1") for prompt in llm.prompts)
+    assert [*read] == ["self-rag:k=10", "ours"]
+    assert read["self-rag:k=10"] == read["ours"] > 100
 
 
 def test_a_column_shows_the_same_alone_as_in_the_whole_table(papers):
