@@ -138,15 +138,19 @@ def at_other_rates(records: Records, metric: str) -> str:
 
 def behind(records: Records, others: Records) -> dict[str, Sequence[Record]]:
     """The records, and after each row behind a gate one behind the gate of `others`: the method's
-    record, on top of the draft's cost, where that retrieved, and the direct answer's elsewhere."""
+    record, on top of the draft's cost, where that retrieved, and the direct answer's elsewhere.
+    Rows behind eq. 2 that are there already are made again."""
     gated = next((name for name in others if CellName.parse(name).gate), None)
     if gated is None:
         raise SystemExit("the run behind which to put the methods has no gate")
-    gate, direct = CellName.parse(gated).gate, direct_answers(records)
+    cell, direct, rows = CellName.parse(gated), direct_answers(records), both_ways(records)
+    gate = cell.gate
+    if cell.has_probability and any(CellName.parse(name).gate == gate for name in rows):
+        raise SystemExit(f"both runs have rows +{gate}, of two gates: only eq. 2 is made again")
     decided = {record.id: record.decision for record in others[gated]}
     if {record.id for record in direct} != decided.keys():
         raise SystemExit("the run behind which to put the methods has other questions")
-    found, rows = dict[str, Sequence[Record]](), both_ways(records)
+    found = dict[str, Sequence[Record]]()
     for name, some in records.items():
         found[name] = some
         if name in rows:

@@ -83,6 +83,26 @@ def test_behind_another_gate_a_question_gets_the_methods_answer_or_the_drafts(ga
         gate_speed.behind(records, {"direct": direct})
 
 
+def test_rows_behind_a_gate_of_their_own_are_not_replaced_by_those_of_another(gate_speed):
+    direct, alone = [record(i, 0, 10) for i in range(2)], [record(i, 1, 90) for i in range(2)]
+    chosen = [record(i, i, 50, {"score": i, "retrieve": i == 1}) for i in range(2)]
+    other = [record(i, 0, 10, {"score": -i, "retrieve": i == 0}) for i in range(2)]
+    for own, name, refused in (
+        ("sure+gate", "a+gate", True),
+        ("sure+eq2", "a+gate", False),
+        ("sure+eq2", "a+eq2", False),
+        ("sure+eq2:floor=1e-9", "a+eq2:floor=1e-9", False),
+        ("sure+gate", "a+eq2", False),
+    ):
+        records, others = {"direct": direct, "sure": alone, own: chosen}, {name: other}
+        if refused:
+            with pytest.raises(SystemExit, match=r"both runs have rows \+gate, of two gates"):
+                gate_speed.behind(records, others)
+        else:
+            found = gate_speed.behind(records, others)[name.replace("a+", "sure+")]
+            assert [r.decision for r in found] == [r.decision for r in other]
+
+
 def test_a_run_has_a_table_of_its_own_with_gains(gate_speed, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gate_speed.py", str(tmp_path), "--compare", "single"])
     with pytest.raises(SystemExit):
