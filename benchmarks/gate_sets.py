@@ -16,8 +16,9 @@ right that contains an accepted one.
 import argparse
 import hashlib
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ def record(options: argparse.Namespace) -> None:
     llm = CachedLLM(model(options.model, dtype=options.dtype), folder / "answers.sqlite")
     encoder = CachedEncoder(embedded_encoder(), folder / "vectors.sqlite")
     rows = read(options.records) if options.records.exists() else []
+    check_model(rows, llm.name, options.records)
     for name in options.data.split(","):
         rows = [row for row in rows if row["set"] != name]
         parts = {part: asked(name, part, options.questions) for part in PARTS}
@@ -106,6 +108,20 @@ def record(options: argparse.Namespace) -> None:
                 rows += answered(name, part, questions[start : start + 16], world)
                 print(f"{name} {part} {start + 16}", flush=True)
             write(options.records, rows)
+
+
+def check_model(
+    rows: Sequence[dict[str, Any]], name: str, path: Path, of: Callable[[str], str] = str
+) -> None:
+    """Ends the program where rows of a file are of another model; models are one by what `of`
+    makes of their names."""
+    if others := {row["model"] for row in rows if of(row["model"]) != of(name)}:
+        sys.exit(f"{path} has answers of {min(others)}, not of {name}: give --records another file")
+
+
+def in_any_dtype(name: str) -> str:
+    """A model's name without its dtype, and the digest of the weights, which differs with that."""
+    return re.sub(r"@\w+/\w+/", "@", name)
 
 
 def answered(
@@ -134,9 +150,10 @@ def answered(
 
 def gradients(options: argparse.Namespace) -> None:
     """The product of each question's gradient with the mean over all of `dev_test`, of the accepted
-    answers: the semantics of eq. 2."""
+    answers: the semantics of eq. 2; by the model that drafted, in any dtype."""
     settings, rows = GECESettings.paper(), read(options.records)
     llm = model(options.model, dtype=options.dtype)
+    check_model(rows, llm.name, options.records, of=in_any_dtype)
     for name in options.data.split(","):
         own = [row for row in rows if row["set"] == name and row["part"] == "dev_test"]
         questions = [Question(row["question"], tuple(row["accepted"])) for row in own]

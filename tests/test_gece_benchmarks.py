@@ -1,0 +1,61 @@
+"""What the benchmarks of gates keep in their files of records, and what they refuse."""
+
+import argparse
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.dur_parts import Nonsense
+from tests.gece_letters import Local
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """A module of the benchmarks by its name."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    before = set(sys.modules)
+    yield import_module
+    for name in set(sys.modules) - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "").parent == BENCHMARKS:
+            del sys.modules[name]
+
+
+def drafted(model: str, part: str = "dev_test") -> list[dict]:
+    """Rows of `gate_sets.py record`."""
+    token = {"text": "x", "logprob": -0.1, "entropy": None, "alternatives": []}
+    about = {"model": model, "set": "popqa", "part": part, "accepted": ["elle"], "draft": "x"}
+    return [about | {"question": f"who is {i}", "tokens": [token]} for i in range(3)]
+
+
+def test_rows_of_one_file_are_of_one_model(load, tmp_path, monkeypatch):
+    sets, llm, path = load("gate_sets"), Local(), tmp_path / "records.jsonl.gz"
+    llm.name = "letters@1a2b/float32/chat-5"
+    monkeypatch.setattr(sets, "model", lambda *_, **__: llm)
+    monkeypatch.setattr(sets, "embedded_encoder", Nonsense)
+    monkeypatch.delenv("LTRAG_DATA", raising=False)
+    options = argparse.Namespace(
+        records=path, model="m", dtype="auto", data="popqa", answers=tmp_path, questions=3
+    )
+    # the gradients may be taken in another dtype, whose weights have another digest
+    for name, gradients_too in (("letters@3c4d/bfloat16/chat-5", True),
+                                ("letters@3c4d/bfloat16/plain", False),
+                                ("words@1a2b/float32/chat-5", False)):  # fmt: skip
+        sets.write(path, drafted(name))
+        before, both = path.read_bytes(), rf"has answers of {name}, not of {llm.name}: give"
+        with pytest.raises(SystemExit, match=both):
+            sets.record(options)
+        if not gradients_too:
+            with pytest.raises(SystemExit, match=both):
+                sets.gradients(options)
+        assert path.read_bytes() == before
+    assert not llm.seen
+    sets.write(path, drafted("letters@3c4d/bfloat16/chat-5"))
+    sets.gradients(options)
+    assert all("agreement" in row for row in sets.read(path))
+    sets.write(path, drafted(llm.name))
+    with pytest.raises(SystemExit, match="set LTRAG_DATA"):  # goes on
+        sets.record(options)
