@@ -231,8 +231,10 @@ def run_all(options: argparse.Namespace) -> None:
         rows = [row for row in rows if row.get("seakr_direct")]
     world = Recorded(rows, options.signals)
     signals = "with signals" if options.signals else "texts alone"
+    how = {name: vars(options)[name] for name in ("rate", "warm_up", "audit_rate", "splits")}
     before = read(options.records) if options.records.exists() else []
-    row: Row = next((one for one in before if one["signals"] == signals), {"signals": signals})
+    row: Row = {"signals": signals, "how": how}
+    row = next((one for one in before if row.items() <= one.items()), row)
     if not options.change:
         row["orders"] = orders(world, options)
     row["change"] = change(world, options)

@@ -59,3 +59,24 @@ def test_rows_of_one_file_are_of_one_model(load, tmp_path, monkeypatch):
     sets.write(path, drafted(llm.name))
     with pytest.raises(SystemExit, match="set LTRAG_DATA"):  # goes on
         sets.record(options)
+
+
+def test_a_look_at_the_change_alone_keeps_the_orders_of_the_same_router(
+    load, tmp_path, monkeypatch
+):
+    router, path = load("learning_router"), tmp_path / "records.jsonl"
+    monkeypatch.setattr(router, "records", lambda split: [])
+    monkeypatch.setattr(router, "Recorded", lambda rows, signals: None)
+    for name in ("orders", "change"):
+        monkeypatch.setattr(router, name, lambda world, options: vars(options)["rate"])
+    first = {"rate": 0.5, "warm_up": 100, "audit_rate": 0.05, "splits": ["train"]}
+
+    def rows(change: bool, **other) -> list[tuple]:
+        how = {"records": path, "signals": False, "change": change}
+        router.run_all(argparse.Namespace(**how, **first | other))
+        return [(row.get("orders"), row["change"]) for row in router.read(path)]
+
+    for other in ({"rate": 0.2}, {"warm_up": 50}, {"audit_rate": 0.1}, {"splits": ["dev_test"]}):
+        assert rows(change=False) == [(0.5, 0.5)]
+        assert rows(change=True) == [(0.5, 0.5)]
+        assert rows(change=True, **other) == [(None, {**first, **other}["rate"])]
