@@ -159,8 +159,7 @@ def behind(title: str, chosen: np.ndarray, answers: Answers) -> None:
     heads = "".join(f"{f'minus {other}':>28}" for other in ("always", "never", "a lottery"))
     print(f"{title}\n{'':<10}{'never':>7}{'always':>8}{'gate':>7}{heads}")
     for name, (never, always) in answers.items():
-        gated, share = np.where(chosen, always, never), chosen.mean()
-        lottery = (1 - share) * never + share * always
+        gated, lottery = (mixed(share, never, always) for share in (chosen, chosen.mean()))
         found = [paired_bootstrap(gated, other) for other in (always, never, lottery)]
         print(
             f"{name:<10}{never.mean():>7.3f}{always.mean():>8.3f}{gated.mean():>7.3f}"
@@ -169,7 +168,8 @@ def behind(title: str, chosen: np.ndarray, answers: Answers) -> None:
 
 
 def at_rates(values: np.ndarray, right: np.ndarray, mended: np.ndarray) -> str:
-    return " ".join(f"{gated(values, right, mended, rate):.4f}" for rate in RATES)
+    shares = (most(values, rate) for rate in RATES)
+    return " ".join(f"{mixed(share, right, mended).mean():.4f}" for share in shares)
 
 
 def table(recorded: list[Outcome]) -> tuple[Features, Labels, list[str]]:
@@ -262,7 +262,7 @@ def fifth(sets: np.ndarray, gain: np.ndarray, ways: Answers) -> None:
         chosen, cells = most(gain[some], 0.2), list[str]()
         for found in ways.values():
             never, always, *_ = each = [one[some] for one in found]
-            gated, other = np.where(chosen, always, never), each[-1]
+            gated, other = mixed(chosen, never, always), each[-1]
             above = paired_bootstrap(gated, other, resamples=1000)
             cells.append(
                 f"{other.mean():.3f} to {gated.mean():.3f}, {above.value:+.3f} "
@@ -321,14 +321,17 @@ def labels_report(title: str, row: Row) -> None:
 
 
 def most(values: np.ndarray, rate: float) -> np.ndarray:
-    """Whether each is among the largest, of which there are so many."""
-    found = np.zeros(len(values), dtype=bool)
-    found[np.argsort(-values, kind="stable")[: round(rate * len(values))]] = True
-    return found
+    """How surely each is among the largest, of which there are so many; equal ones are drawn by
+    lot where not all of them are."""
+    count = round(rate * len(values))
+    least = np.sort(values)[-max(count, 1)]
+    above, tied = values > least, values == least
+    return above + tied * (count - above.sum()) / tied.sum()
 
 
-def gated(values: np.ndarray, right: np.ndarray, mended: np.ndarray, rate: float) -> float:
-    return float(np.where(most(values, rate), mended, right).mean())
+def mixed(share: np.ndarray, never: np.ndarray, always: np.ndarray) -> np.ndarray:
+    """What is expected where answers with retrieval have these shares."""
+    return share * always + (1 - share) * never
 
 
 def main() -> None:

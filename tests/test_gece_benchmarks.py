@@ -3,8 +3,10 @@
 import argparse
 import sys
 from importlib import import_module
+from itertools import permutations
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.dur_parts import Nonsense
@@ -80,3 +82,21 @@ def test_a_look_at_the_change_alone_keeps_the_orders_of_the_same_router(
         assert rows(change=False) == [(0.5, 0.5)]
         assert rows(change=True) == [(0.5, 0.5)]
         assert rows(change=True, **other) == [(None, {**first, **other}["rate"])]
+
+
+def test_equal_scores_are_drawn_by_lot_in_whatever_order_their_rows_stand(load):
+    recorded = load("recorded_outcomes")
+    values = np.array([3.0, 1, 1, 2, 1, 0, 0])
+    right, mended = (np.array([*map(int, bits)], dtype=bool) for bits in ("0011010", "1101000"))
+    orders = [[*order] for order in permutations(range(7))]
+    line = recorded.at_rates(values, right, mended)
+    for order in orders[::500]:
+        assert recorded.at_rates(values[order], right[order], mended[order]) == line
+    for rate, told in zip(recorded.RATES, line.split(), strict=True):
+        found = []
+        for order in orders:  # an order of the rows breaks each tie in one of its ways
+            first = sorted(order, key=lambda i: -values[i])[: round(rate * 7)]
+            found.append(np.mean([(mended if i in first else right)[i] for i in range(7)]))
+        assert told == f"{np.mean(found):.4f}"
+    assert recorded.most(values, 0.0).tolist() == [0.0] * 7
+    assert recorded.most(values, 0.3).tolist() == [1.0, 0, 0, 1.0, 0, 0, 0]  # no tie is cut
