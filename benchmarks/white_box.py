@@ -26,6 +26,7 @@ from copy import copy
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from distractors import model
@@ -175,6 +176,8 @@ def pairs(row: Row) -> Iterator[tuple[str, str]]:
     """Rows whose difference is shown: gates over the best signal, and with gradients over without;
     eq. 2 over its other reading and its parts."""
     scores, fails = row["scores"], np.array(row["fails"])
+    if fails.min() == fails.max():  # no signal tells right from wrong
+        return
     plain = {n: auroc(v, fails) for n, v in scores.items() if n in SIGNALS and "grad" not in n}
     if plain:
         best = max(plain, key=lambda name: plain[name])
@@ -189,20 +192,29 @@ def pairs(row: Row) -> Iterator[tuple[str, str]]:
 
 def gain(row: Row, name: str, other: str) -> str:
     """What the AUROC of one is above that of the other, paired over the questions."""
-    found = bootstrap_interval(
-        row["scores"][name], row["scores"][other], row["fails"],
-        statistic=lambda a, b, fails: auroc(a, fails) - auroc(b, fails),
-    )  # fmt: skip
-    return f"{found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+    scores = row["scores"]
+
+    def above(a: np.ndarray, b: np.ndarray, fails: np.ndarray) -> float:
+        return auroc(a, fails) - auroc(b, fails)
+
+    return shown("+.3f", scores[name], scores[other], row["fails"], statistic=above)
 
 
 def cell(row: Row, name: str) -> str:
     """AUROC of "the direct answer fails", with its interval; empty where it was not measured."""
     if name not in row["scores"]:
         return ""
-    values, fails = np.array(row["scores"][name]), np.array(row["fails"])
-    found = bootstrap_interval(values, fails, statistic=auroc, resamples=500)
-    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
+    return shown(".3f", row["scores"][name], row["fails"], statistic=auroc, resamples=500)
+
+
+def shown(digits: str, *columns: Sequence[float], **how: Any) -> str:
+    """A statistic with its interval; "-" where there are too few right or wrong answers."""
+    try:
+        found = bootstrap_interval(*columns, **how)
+    except CalibrationError:
+        return "-"
+    value, low, high = (f"{each:{digits}}" for each in (found.value, found.low, found.high))
+    return f"{value} ({low} to {high})"
 
 
 def views(some: list[Row], name: str) -> str:
@@ -240,11 +252,15 @@ def unembedded(evidence: list[Evidence]) -> list[Evidence]:
 def without_gradients(train: Part, test: Part, settings: GECESettings, llm: GradientLLM) -> Row:
     names = [n for n, s in SIGNALS.items() if s.tier != "gradients" and n != "disagreement"]
     scores = plain_signals(test.evidence, names)
-    for name, pair in {
+    gates = {
         "fitted gate, with MiniLM": (train.evidence, test.evidence),
         "fitted gate, no encoder": (unembedded(train.evidence), unembedded(test.evidence)),
-    }.items():
-        scores[name] = np.array([d.probability for d in judged(train, pair, settings, llm)])
+    }
+    try:
+        for name, pair in gates.items():
+            scores[name] = np.array([d.probability for d in judged(train, pair, settings, llm)])
+    except CalibrationError as error:
+        print(f"  no gate on these alone: {error}")
     return record("at run time", scores, test)
 
 
@@ -331,8 +347,8 @@ def run(arguments: argparse.Namespace) -> None:
             flush=True,
         )
         found = [without_gradients(train, test, settings, llm)]
-        folder = arguments.cache / f"{llm.name.replace('/', '-')}-{name}-{arguments.gradients}"
-        count = arguments.gradients
+        count = min(arguments.gradients, arguments.limit)
+        folder = arguments.cache / f"{llm.name.replace('/', '-')}-{name}-{count}"
         if count:
             firsts = train.first(count), test.first(count)
             found += with_gradients(*firsts, settings, llm, folder)

@@ -1,6 +1,7 @@
 """What the benchmarks of gates keep in their files of records, and what they refuse."""
 
 import argparse
+import json
 import sys
 from importlib import import_module
 from itertools import permutations
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import gece_parts
 from tests.dur_parts import Nonsense
 from tests.gece_letters import Local
 
@@ -100,3 +102,48 @@ def test_equal_scores_are_drawn_by_lot_in_whatever_order_their_rows_stand(load):
         assert told == f"{np.mean(found):.4f}"
     assert recorded.most(values, 0.0).tolist() == [0.0] * 7
     assert recorded.most(values, 0.3).tolist() == [1.0, 0, 0, 1.0, 0, 0, 0]  # no tie is cut
+
+
+def test_a_first_look_at_few_questions_leaves_the_run_of_all_as_it_is(
+    load, tmp_path, monkeypatch, capsys
+):
+    box, llm = load("white_box"), Local()
+    monkeypatch.setattr(box, "model", lambda *_, **__: llm)
+    monkeypatch.setattr(box, "embedded_encoder", Nonsense)
+    monkeypatch.setenv("LTRAG_DATA", str(tmp_path))
+    (tmp_path / "popqa").mkdir()
+    for split, some in (
+        ("train", gece_parts.questions(24)),
+        ("dev_test", gece_parts.questions(30)),
+    ):
+        rows = [{"id": q.id, "question": q.text, "answers": q.answers} for q in some]
+        (tmp_path / "popqa" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+    def counts(limit: int) -> dict[str, set[int]]:
+        """How many values each part has, after a run over so many questions."""
+        told = ("--limit", f"{limit}", "--data", "popqa", "--cache", str(tmp_path / "cache"))
+        path = tmp_path / f"{limit}.jsonl"
+        monkeypatch.setattr(sys, "argv", ["", *told, "--records", str(path)])
+        box.main()
+        rows = box.read(path)
+        return {row["part"]: {len(values) for values in row["scores"].values()} for row in rows}
+
+    parts = ("at run time", "with gradients", "with the reference")
+    assert counts(3) == {part: {3} for part in parts}
+    assert "no gate on these alone" in capsys.readouterr().out
+    assert counts(500) == {part: {30} for part in parts}
+    printed, seen = capsys.readouterr().out, len(llm.seen)
+    assert "fitted gate, with MiniLM" in printed
+    assert "fitted gate, with gradients" in printed
+    counts(500)
+    assert len(llm.seen) == seen  # all gradients are there
+
+
+def test_answers_that_are_all_wrong_have_a_table_without_figures(load, capsys):
+    box = load("white_box")
+    scores = {"product": [0.1, 0.2, 0.3], "entropy": [1.0, 2.0, 3.0]}
+    row = {"model": "m", "set": "popqa", "part": "at run time", "views": [0.0] * 3}
+    box.table([row | {"scores": scores, "fails": [1, 1, 1]}])
+    head, *lines = capsys.readouterr().out.strip().splitlines()[1:]
+    assert "popqa, 0 of 3 right" in head
+    assert [line.split() for line in lines] == [["product", "-"], ["entropy", "-"]]
