@@ -161,8 +161,8 @@ def kept_run(
 
 
 def fitted(name: str, found: list[Item], models: Models, options: argparse.Namespace) -> None:
-    """What a fit on other questions kept, on these."""
-    known = [item.question for item in items(name, "train", options.fit)]
+    """What a fit on other questions of the type kept, on these."""
+    known = [item.question for item in items(name, "train", options.fit, options.type)]
     calibration, report = fit(
         known,
         **models,

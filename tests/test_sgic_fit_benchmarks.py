@@ -19,7 +19,7 @@ from ltrag_plugins.sgic.loop import Session
 from ltrag_plugins.training import Dataset, Example, finetune
 from ltrag_plugins.types import Passage
 from tests.finetune_parts import tiny_llm
-from tests.sgic_parts import asked, rights
+from tests.sgic_parts import THREE, asked, rights
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 COUNT = 12
@@ -62,6 +62,28 @@ def test_the_loop_writes_each_questions_figures_of_every_row_of_the_report(load,
     assert [len(one.right) for one in run] == [3] * COUNT
     assert [one.right[0] for one in run] == [True, False] * (COUNT // 2)
     assert {one.relevant for one in run} == {(True, False, False)}
+
+
+def test_the_loop_fits_on_questions_of_the_type_that_it_judges(load, tmp_path, monkeypatch):
+    (tmp_path / "hotpotqa").mkdir()
+    passages = [{"title": p.title or "Town", "text": p.text} for p in THREE]
+    same = {"answers": ["right"], "gold_index": 0, "passages": passages}
+    kinds = ("bridge", "comparison")
+    rows = [{"id": i, "question": f"{kinds[i % 2]}? {i}", "type": kinds[i % 2], **same}
+            for i in range(60)]  # fmt: skip
+    for split, some in (("train", rows), ("dev_test", rows[:10])):
+        (tmp_path / "hotpotqa" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, some)))
+    monkeypatch.setenv("LTRAG_DATA", str(tmp_path))
+    loop, llm = load("sgic_loop"), rights(lambda i, n: i % 4 == 0 or n, lambda i, n: 0.5 + n / 4)
+    monkeypatch.setattr(loop, "model", lambda *_, **__: llm)
+    for type, asked_of in (("comparison", {"comparison"}), ("", {*kinds})):
+        before = len(llm.prompts)
+        words = ("--sets", "hotpotqa", "--type", type, "--variants", "", "--rounds", "1")
+        words += ("--fit", "24", "--cache", str(tmp_path / f"{type}.sqlite"))
+        monkeypatch.setattr(sys, "argv", ["sgic_loop.py", *words])
+        loop.main()
+        told = " ".join(llm.prompts[before:])
+        assert {kind for kind in kinds if f"Question: {kind}?" in told} == asked_of
 
 
 def test_tuning_learns_from_no_question_that_the_loop_fits_on(load, tmp_path, monkeypatch):
