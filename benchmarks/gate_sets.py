@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 from distractors import model
+from recorded_outcomes import mixed, most
 from records import FOLDER, read, write
 from records import short as kept_digits
 from scipy.stats import spearmanr
@@ -390,14 +391,10 @@ def with_reference(
 def line(row: str, scores: Any, fails: Any, gain: Any, right: Any, mended: Any) -> str:
     """AUROC of "the direct answer fails", the area, and accuracy at each share that retrieves."""
     area = bootstrap_interval(scores, gain, statistic=_area, resamples=1000)
-    order = np.argsort(-scores, kind="stable")
     told = f"{row:<26}{auroc(scores, fails):>6.3f}"
     told += f"{area.value:>+9.4f} ({area.low:+.4f}, {area.high:+.4f})"
     for share in SHARES:
-        retrieved = order[: round(share * len(order))]
-        gated = np.array(right, dtype=float)
-        gated[retrieved] = np.asarray(mended)[retrieved]
-        told += f"{gated.mean():>9.3f}"
+        told += f"{mixed(most(scores, share), right, mended).mean():>9.3f}"
     return told
 
 
