@@ -205,6 +205,22 @@ def test_the_walk_reads_the_readers_own_documents(copied, tmp_path, monkeypatch)
     assert len([*(tmp_path / "mine").iterdir()]) == 2, "the village stays out of it"
 
 
+def test_the_village_is_written_over_no_file_of_the_readers(copied, tmp_path, monkeypatch):
+    mine = tmp_path / "asked.jsonl"
+    mine.write_text('{"question": "Is the mill red?", "answers": ["yes"]}')
+    monkeypatch.setenv("QUESTIONS", str(mine))
+    monkeypatch.setenv("DOCUMENTS", str(tmp_path / "mistyped"))
+    monkeypatch.chdir(copied / "notebooks")
+    notebook = nbformat.read(EXAMPLES / "notebooks" / "your_documents.ipynb", as_version=4)
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    names = {}
+    for source in code[:2]:
+        exec(source, names)
+    assert "VILLAGE" in names
+    assert mine.read_text() == '{"question": "Is the mill red?", "answers": ["yes"]}'
+    assert [*tmp_path.iterdir()] == [mine]
+
+
 def is_table(cell):
     return any("text/markdown" in o.get("data", {}) for o in cell.get("outputs", ()))
 
