@@ -28,10 +28,12 @@ from ltrag_plugins.gece.decision import Decision, guarded
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
+from ltrag_plugins.methods.direct import DirectSettings
 from ltrag_plugins.methods.dur import DURMethodSettings
+from ltrag_plugins.methods.method import Method
 from ltrag_plugins.report import write_report
 from ltrag_plugins.report.listing import listing
-from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
+from ltrag_plugins.types import Answer, Generation, GenerationSettings, Passage, Question, Token
 
 
 class Outage:
@@ -135,6 +137,22 @@ def test_passages_with_any_score_are_recorded(tmp_path, name, score):
     wanted = 0.5 if isinstance(score, np.float32) else None
     assert found.passages == ({"id": "p", "title": "", "score": wanted},)
     assert json.loads(found.as_line())["passages"][0]["score"] == wanted
+
+
+@pytest.mark.parametrize("value", [2.3, -0.1, np.float32(1.5)])
+def test_an_uncertainty_that_no_record_may_hold_ends_the_run_before_a_line_is_written(
+    tmp_path, value
+):
+    def answer(question, settings, learned):
+        yield from ask(f"Answer {question.text}")
+        return Answer("Jane Austen", uncertainty=value)
+
+    cell, there = Cell(Method("mine", "of one's own", "-", DirectSettings, answer)), world()
+    wanted = "uncertainty must be a number, from 0 to 1 or None, got"
+    with pytest.raises(InvalidInput, match=wanted):
+        evaluate(many(3), [cell], there, out=tmp_path, batch=1)
+    assert len(there.llm.prompts) == 1, "the first such answer is the last"
+    assert not (tmp_path / "records" / "mine.jsonl").exists()
 
 
 def test_half_an_emoji_is_a_reply_like_another(tmp_path):

@@ -56,7 +56,7 @@ class Record:
         """A record of an answer; of an empty one, where `error` says what was raised instead."""
         found = ({"id": p.id, "title": p.title, "score": _finite(p.score)} for p in answer.passages)
         counted = ("calls", "prompt_tokens", "completion_tokens", "retrievals")
-        return cls(
+        record = cls(
             *(question.id, question.text, question.answers, answer.text),
             passages=tuple(found),
             uncertainty=_finite(answer.uncertainty),
@@ -66,6 +66,8 @@ class Record:
             **{name: getattr(cost, name) for name in counted},
             **more,
         )
+        check_fields(record)  # a line that nobody can read would cost its whole cell
+        return record
 
     @property
     def tokens(self) -> int | None:
