@@ -185,6 +185,8 @@ def test_calibration_by_a_batch_needs_one_set_of_options():
 NONE = ("no", "none", "no one")
 SIGNED = ("2", "-2")
 CS = ("C#", "C", "C++")
+LONG = ("The answer is 2", "The answer is -2")
+UNCLEAR = ("The answer is unclear", "Yes", "No")
 
 
 @pytest.mark.parametrize(
@@ -243,6 +245,17 @@ CS = ("C#", "C", "C++")
         ("I do not know", tuple("123456789"), None, "I do not know"),
         ("New York City is", ("New York", "New York City"), None, "New York City"),
         ("New York is", ("New York City", "New York"), None, "New York"),
+        # an option may begin with the lead-in
+        *(
+            (said, UNCLEAR, " The answer is", "The answer is unclear")
+            for said in ("The answer is unclear", "The answer is unclear.", "A", "The answer is A")
+        ),
+        ("Answer: The answer is unclear", UNCLEAR, None, "The answer is unclear"),
+        ("The answer is yes", UNCLEAR, " The answer is", "Yes"),
+        ("The label is A", ("A", "The"), "The label is", "A"),
+        ("答案是巴黎", ("答案是巴黎", "巴"), "答案是", "答案是巴黎"),
+        ("The answer is", UNCLEAR, " The answer is", ""),
+        *((said, LONG, " The answer is", said) for said in LONG),
         # without options: less the lead-in and the full stop
         (" The answer is Paris.", (), " The answer is", "Paris"),
         (" the ANSWER is Paris", (), " The answer is", "Paris"),

@@ -87,6 +87,11 @@ def test_beyond_ascii_spellings_of_the_same_text_are_equal(one, other):
         (answer.accuracy, "not sure", ["no", "A"], 0),
         (answer.accuracy, "It is not clear: yes and no", ["no", "A"], 0),
         (answer.accuracy, "(B)", ["no", "A"], 0),
+        (answer.accuracy, "The answer is unclear", ["The answer is unclear"], 1),
+        (answer.accuracy, "Answer: The answer is unclear.", ["The answer is unclear"], 1),
+        (answer.accuracy, "The answer is unclear", ["unclear"], 1),
+        (answer.accuracy, "The answer is yes", ["The answer is unclear", "The"], 0),
+        (answer.accuracy, "answer", ["answer"], 1),
     ],
 )
 def test_metrics_worked_by_hand(metric, said, references, value):

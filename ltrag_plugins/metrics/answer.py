@@ -59,15 +59,22 @@ def contains(prediction: str, references: Sequence[str]) -> float:
 
 def accuracy(prediction: str, references: Sequence[str]) -> float:
     """1 if the prediction begins, word for word, with a reference, else 0. A lead-in goes: "Answer:
-    maybe" picks "maybe". Articles count, as an option may be "A"."""
-    said, end = words(prediction), 0
-    while lead := next((w for w in _LEAD_INS if said[end : end + len(w)] == w), None):
-        end += len(lead)
+    maybe" picks "maybe"; one that a reference itself begins with stays ("The answer is unclear").
+    Articles count, as an option may be "A"."""
+    said, starts = words(prediction), [0]
+    while lead := _lead_in(said, starts[-1]):
+        starts.append(starts[-1] + len(lead))
     for reference in checked(references):
         option = words(reference)
-        if said[end : end + len(option)] == option if option else _equal(prediction, reference):
+        places = starts if _lead_in(option) else starts[-1:]
+        found = any(said[place : place + len(option)] == option for place in places)
+        if found if option else _equal(prediction, reference):
             return 1.0
     return 0.0
+
+
+def _lead_in(said: list[str], start: int = 0) -> list[str] | None:
+    return next((w for w in _LEAD_INS if said[start : start + len(w)] == w), None)
 
 
 def is_right(

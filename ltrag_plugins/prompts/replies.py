@@ -30,8 +30,13 @@ def read_reply(
             said = said[begun.end() :].strip()
     lettered = [f"{chr(ord('A') + i)} {option}" for i, option in enumerate(options)]
     forms = zip((*options, *lettered), (*options, *options), strict=True)
-    if begun := [(form, option) for form, option in forms if _begins(said, form)]:
-        return max(begun, key=lambda one: _likeness(said, one[0]))[1]
+    taken = words(lead or "")
+
+    def texts(form: str) -> set[str]:  # an option may itself begin with the lead-in
+        return {said, reply} if words(form)[: len(taken)] == taken else {said}
+
+    if begun := [pair for pair in forms if any(_begins(text, pair[0]) for text in texts(pair[0]))]:
+        return max(begun, key=lambda one: max(_likeness(text, one[0]) for text in texts(one[0])))[1]
     letter = _LETTER.match(normalize("NFKC", said))
     place = ord(letter[1].upper()) - ord("A") if letter else len(options)
     if place < len(options):
