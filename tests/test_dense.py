@@ -60,3 +60,23 @@ def test_vectors_that_are_no_numbers_are_named(broken):
 
     with pytest.raises(ModelError, match="encoder gave NaN or infinity"):
         DenseRetriever([Passage("a pool's text"), Passage("oats")], Overflows()).search(["tea"], 1)
+
+
+@pytest.mark.parametrize("scale", [1, 8, 100])
+def test_half_precision_vectors_of_any_length_find_themselves_with_a_cosine(scale):
+    rows = (scale * np.random.default_rng(0).normal(size=(20, 1024))).astype(np.float16)
+
+    class Halves:
+        name = "halves"
+
+        def encode(self, texts):
+            return rows[[int(text) for text in texts]]
+
+    texts = [str(i) for i in range(20)]
+    found = DenseRetriever(map(Passage, texts), Halves()).search(texts, 20)
+    assert [row[0].text for row in found] == texts
+    exact = rows.astype(float) / np.linalg.norm(rows.astype(float), axis=1, keepdims=True)
+    for one, row in zip(exact, found, strict=True):
+        scores = {p.text: p.score for p in row}
+        assert max(scores.values()) <= 1 + 1e-6
+        np.testing.assert_allclose([scores[text] for text in texts], exact @ one, atol=1e-6)

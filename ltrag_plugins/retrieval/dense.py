@@ -36,8 +36,11 @@ class DenseRetriever(PassagePool):
 
 
 def unit_rows(rows: Float[np.ndarray, "rows size"]) -> Float[np.ndarray, "rows size"]:
-    """Each row at length 1; a row of zeros stays."""
-    lengths = np.linalg.norm(finite_rows(rows), axis=1, keepdims=True)
+    """Each row at length 1; a row of zeros stays. Float16, in which the squares of a length above
+    256 are infinite, becomes float32."""
+    rows = np.asarray(finite_rows(rows))
+    rows = rows.astype(np.promote_types(rows.dtype, np.float32), copy=False)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(lengths > 0, lengths, 1)
 
 
