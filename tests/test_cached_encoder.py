@@ -66,6 +66,12 @@ def test_vectors_that_are_no_numbers_are_refused_and_not_kept(path, bad):
     assert encoder.texts == ["a", "b"]
 
 
+@pytest.mark.parametrize("rows", [np.ones((1, 3)), np.ones(2)])
+def test_vectors_that_are_not_a_row_for_each_text_are_refused(path, rows):
+    with pytest.raises(ModelError, match=r"nonsense gave an array of shape .* for 2 texts"):
+        CachedEncoder(Giving(rows), path).encode(["a", "b"])
+
+
 @pytest.mark.parametrize("way", ["encode", "aencode"])
 def test_what_was_encoded_before_a_failure_is_kept(path, way):
     class Failing(Nonsense):

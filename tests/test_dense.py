@@ -80,3 +80,26 @@ def test_half_precision_vectors_of_any_length_find_themselves_with_a_cosine(scal
         scores = {p.text: p.score for p in row}
         assert max(scores.values()) <= 1 + 1e-6
         np.testing.assert_allclose([scores[text] for text in texts], exact @ one, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("gives", "shape"),
+    [
+        (lambda rows, texts: rows[[bool(text.strip()) for text in texts]], r"\(2, 8\) for 3"),
+        (lambda rows, texts: np.concatenate([rows, rows]), r"\(6, 8\) for 3"),
+        (lambda rows, texts: rows[0], r"\(8,\) for 3"),
+    ],
+)
+@pytest.mark.parametrize("of", ["passages", "queries"])
+def test_an_encoder_without_a_row_for_each_text_is_named(of, gives, shape):
+    class Odd(Letters):
+        name = "odd"
+
+        def encode(self, texts):
+            rows = super().encode(texts)
+            return gives(rows, texts) if "tea" in texts else rows
+
+    texts = ["tea", " ", "bread"]
+    pool = texts if of == "passages" else ["oats"]
+    with pytest.raises(ModelError, match=f"the encoder odd gave an array of shape {shape} texts"):
+        DenseRetriever(map(Passage, pool), Odd()).search(texts, 3)

@@ -23,13 +23,12 @@ from ltrag_plugins.dur.settings import Bounds, DURSettings
 from ltrag_plugins.errors import (
     EmptyQuestion,
     InvalidInput,
-    ModelError,
     checked,
     listed,
     path_of,
 )
 from ltrag_plugins.flow import World, check_world
-from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.llm.base import Encoder, checked_vectors
 
 _Vector = Float[np.ndarray, " dim"]
 _Vectors = Float[np.ndarray, "docs dim"]
@@ -192,9 +191,7 @@ class DURRanker:
         missing = {k: text for k, text in zip(keys, texts, strict=True) if k not in known}
 
         def placed(rows: _Vectors) -> list[Ranked]:
-            if len(rows) != 1 + len(missing):
-                told = f"gave {len(rows)} vectors for {1 + len(missing)} texts"
-                raise ModelError(f"the encoder {self.encoder.name} {told}; it gives one for each")
+            rows = checked_vectors(rows, 1 + len(missing), self.encoder.name)
             vectors = known | {k: row.copy() for k, row in zip(missing, rows[1:], strict=True)}
             offered = np.stack([vectors[key] for key in keys]).astype(float)
             ranked = self.rank_vectors(rows[0].astype(float), offered, top_n=top_n, sigma=sigma)

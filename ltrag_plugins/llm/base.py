@@ -10,7 +10,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from ltrag_plugins.errors import InvalidInput, InvalidLogProbability
+from ltrag_plugins.errors import InvalidInput, InvalidLogProbability, ModelError
 from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Token
 
 Direction = Mapping[str, np.ndarray]
@@ -191,6 +191,15 @@ def checked_token(token: Token, model: str) -> Token:
             "probabilities, or read texts alone (gate: tier='text'; SGIC: estimator='agreement')."
         )
     return token
+
+
+def checked_vectors(vectors: Any, texts: int, encoder: str) -> np.ndarray:
+    """What an encoder gave, if it has a row for each of so many texts."""
+    rows = np.asarray(vectors)
+    if rows.ndim == 2 and len(rows) == texts:
+        return rows
+    told = f"gave an array of shape {rows.shape} for {texts} texts"
+    raise ModelError(f"the encoder {encoder} {told}; it gives one row for each, in their order")
 
 
 def stopped(generation: Generation, stop: Sequence[str]) -> Generation:

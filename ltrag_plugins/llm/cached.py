@@ -25,6 +25,7 @@ from ltrag_plugins.llm.base import (
     ScoringLLM,
     checked_prompts,
     checked_token,
+    checked_vectors,
 )
 from ltrag_plugins.llm.openai_format import REFUSABLE
 from ltrag_plugins.llm.store import SQLiteFile
@@ -332,9 +333,8 @@ class CachedEncoder(_Kept):
         self, part: Mapping[bytes, str], given: Any, known: dict[bytes, np.ndarray]
     ) -> dict[bytes, np.ndarray]:
         """The vectors that are there once these are."""
-        rows, asked = np.asarray(given, dtype=np.float32), list(part.values())
-        if len(rows) != len(asked):
-            raise ModelError(f"{self.name} gave {len(rows)} vectors for {len(asked)} texts")
+        asked = list(part.values())
+        rows = checked_vectors(given, len(asked), self.name).astype(np.float32, copy=False)
         if not (sound := np.isfinite(rows).all(axis=1)).all():
             text = asked[int(sound.argmin())]
             raise ModelError(f"{self.name} gave NaN or infinity for {text[:40]!r}; none kept")

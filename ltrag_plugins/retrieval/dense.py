@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ltrag_plugins.errors import InvalidInput, ModelError
-from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.llm.base import Encoder, checked_vectors
 from ltrag_plugins.retrieval.base import PassagePool
 from ltrag_plugins.types import Passage
 
@@ -26,13 +26,18 @@ class DenseRetriever(PassagePool):
         if not self.passages:
             raise InvalidInput("dense retrieval needs at least one passage, got none")
         texts = [f"{p.title}: {p.text}" if p.title else p.text for p in self.passages]
-        parts = [encoder.encode(texts[i : i + _BATCH]) for i in range(0, len(texts), _BATCH)]
-        self._vectors = unit_rows(np.concatenate([np.asarray(part) for part in parts]))
+        parts = [self._encoded(texts[i : i + _BATCH]) for i in range(0, len(texts), _BATCH)]
+        self._vectors = np.concatenate(parts)
 
     def _scores(self, queries: Sequence[str]) -> Iterable[Float[np.ndarray, " passages"]]:
         if not queries:
             return []
-        return unit_rows(np.asarray(self._encoder.encode(list(queries)))) @ self._vectors.T
+        return self._encoded(list(queries)) @ self._vectors.T
+
+    def _encoded(self, texts: list[str]) -> Float[np.ndarray, "texts size"]:
+        """Their vectors, at length 1."""
+        vectors = self._encoder.encode(texts)
+        return unit_rows(checked_vectors(vectors, len(texts), self._encoder.name))
 
 
 def unit_rows(rows: Float[np.ndarray, "rows size"]) -> Float[np.ndarray, "rows size"]:
