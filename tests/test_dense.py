@@ -29,6 +29,26 @@ def test_a_pool_of_several_batches_is_searched_to_its_end():
     assert found.id == "last"
 
 
+def test_many_queries_reach_the_encoder_in_parts_and_find_what_each_finds_alone():
+    sizes = []
+
+    class Counted(Letters):
+        def encode(self, texts):
+            sizes.append(len(texts))
+            return super().encode(texts)
+
+    retriever = DenseRetriever(PASSAGES, Counted())
+    queries = [f"{QUERIES[i % 3]} {'aeinorst'[i % 8] * (i % 11)}" for i in range(600)]
+    sizes.clear()
+    found = retriever.search(queries, 2)
+    assert sum(sizes) == 600
+    assert max(sizes) <= 256
+    for some in (0, 255, 256, 511, 512, 599):
+        [alone] = retriever.search([queries[some]], 2)
+        assert [p.id for p in found[some]] == [p.id for p in alone]
+        assert [p.score for p in found[some]] == pytest.approx([p.score for p in alone], abs=1e-6)
+
+
 def test_the_pool_is_not_changed_and_equal_passages_keep_their_order():
     twice = [Passage("a tea", id="1"), Passage("a tea", id="2"), Passage("", id="3")]
     [found] = DenseRetriever(twice, Letters()).search(["tea"], 5)

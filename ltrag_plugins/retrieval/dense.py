@@ -1,6 +1,6 @@
 """Dense retrieval over a list of passages: exact cosines, after Karpukhin et al., EMNLP 2020."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import final
 
 import numpy as np
@@ -11,7 +11,7 @@ from ltrag_plugins.llm.base import Encoder, checked_vectors
 from ltrag_plugins.retrieval.base import PassagePool
 from ltrag_plugins.types import Passage
 
-_BATCH = 256  # passages encoded at once
+_BATCH = 256  # texts encoded at once, and rows of scores held
 
 
 @final
@@ -26,18 +26,18 @@ class DenseRetriever(PassagePool):
         if not self.passages:
             raise InvalidInput("dense retrieval needs at least one passage, got none")
         texts = [f"{p.title}: {p.text}" if p.title else p.text for p in self.passages]
-        parts = [self._encoded(texts[i : i + _BATCH]) for i in range(0, len(texts), _BATCH)]
-        self._vectors = np.concatenate(parts)
+        self._vectors = np.concatenate([*self._encoded(texts)])
 
     def _scores(self, queries: Sequence[str]) -> Iterable[Float[np.ndarray, " passages"]]:
-        if not queries:
-            return []
-        return self._encoded(list(queries)) @ self._vectors.T
+        for vectors in self._encoded(list(queries)):
+            yield from vectors @ self._vectors.T
 
-    def _encoded(self, texts: list[str]) -> Float[np.ndarray, "texts size"]:
-        """Their vectors, at length 1."""
-        vectors = self._encoder.encode(texts)
-        return unit_rows(checked_vectors(vectors, len(texts), self._encoder.name))
+    def _encoded(self, texts: list[str]) -> Iterator[Float[np.ndarray, "texts size"]]:
+        """Their vectors, at length 1, in parts of `_BATCH`."""
+        for start in range(0, len(texts), _BATCH):
+            some = texts[start : start + _BATCH]
+            vectors = self._encoder.encode(some)
+            yield unit_rows(checked_vectors(vectors, len(some), self._encoder.name))
 
 
 def unit_rows(rows: Float[np.ndarray, "rows size"]) -> Float[np.ndarray, "rows size"]:
