@@ -1,6 +1,8 @@
 """Questions that offer options: every method shows them, and its reply is read as one of them."""
 
+from collections import Counter
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -232,6 +234,57 @@ def test_a_passage_that_holds_no_question_is_not_searched_for_all_of_them():
     passages = [Unsearched("The order of S_5 is 120."), Unsearched("")]
     exact = Unsearched(render_question(asked[4]))
     assert cut(asked, *passages, exact) == [*passages, asked[4].text]
+
+
+def test_random_questions_are_cut_as_by_a_plain_loop_over_all_of_them():
+    rng = Random(0)
+
+    def piece(*words):
+        return " ".join(rng.choices(words, k=rng.randint(1, 2)))
+
+    cut_ones = 0
+    for _ in range(200):
+        asked = [
+            Question(
+                piece("Who?", "a", "Text: a", "Options: a; b", "Who?\nOptions: a; b"),
+                context=rng.choice(["", "", " ", piece("a", "b", "Options: a")]),
+                options=rng.choice([(), ("a", "b"), ("a", "b b")]),
+            )
+            for _ in range(12)
+        ]
+        wholes = [render_question(one) for one in asked]
+        parts = [*wholes, "a", "b", "Who?", "\n", "\nText: a", "\nOptions: a; b"]
+        texts = ["".join(rng.choices(parts, k=rng.randint(1, 4))) for _ in range(12)]
+        by_whole = {w.strip(): q.text for w, q in zip(wholes, asked, strict=True) if w != q.text}
+        wanted = []
+        for text in texts:
+            left = by_whole.get(text, text)
+            for whole in sorted(by_whole, key=len, reverse=True) if text not in by_whole else ():
+                left = left.replace(whole, by_whole[whole])
+            wanted.append(left)
+        assert cut(asked, *texts) == wanted
+        cut_ones += wanted != texts
+    assert cut_ones > 150
+
+
+def test_of_many_questions_few_are_looked_for_in_a_text():
+    looked = Counter()
+
+    class Counted(str):
+        def replace(self, *args):
+            looked["replace"] += 1
+            return Counted(super().replace(*args))
+
+        def startswith(self, *args):
+            looked["startswith"] += 1
+            return super().startswith(*args)
+
+    asked = [replace(INDEX, text=f"Find the index of number {i}.") for i in range(500)]
+    texts = [f"{render_question(one)} draft answer" for one in asked]
+    wanted = [f"{one.text} draft answer" for one in asked]
+    assert cut(asked, *map(Counted, texts)) == wanted
+    assert looked["replace"] == len(asked)
+    assert looked["startswith"] <= 4 * len(asked)
 
 
 def test_a_method_that_reads_its_replies_itself_is_left_to():

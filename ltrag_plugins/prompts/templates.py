@@ -1,9 +1,8 @@
 """The prompts of the papers' rows "w/o RAG" and "RAG", in our wording, and what fills them."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
 from itertools import islice
 from typing import Annotated, TypeVar
 
@@ -44,6 +43,7 @@ _MOST_WORDS = 200  # of a passage or turn that a prompt shows
 _TURNS = 10  # the last ones, that a follow-up is read with
 _ROOM = 64  # tokens to rewrite each 16 words of one; in steps, as equal ones share a call
 _CUT = ("length", "max_tokens")  # finish reasons, in lower case
+_MARK = re.compile("Text:|Options:")  # of what `render_question` puts behind a question's text
 _T = TypeVar("_T")
 
 
@@ -136,13 +136,25 @@ def searching_for(questions: Iterable[Question], flow: Flow[_T]) -> Flow[_T]:
     if not texts:
         return (yield from flow)
     longest = sorted(texts, key=len, reverse=True)  # one may begin with another
+    begins: dict[str, list[int]] = {}
+    for place, whole in enumerate(longest):
+        begins.setdefault(_MARK.split(whole, maxsplit=1)[0], []).append(place)
+    lengths = {*map(len, begins)}
+
+    def places(text: str) -> Iterator[int]:
+        """Of the spelled-out questions in a text: each has its first mark behind its own text."""
+        for mark in _MARK.finditer(text):
+            for start in (mark.start() - length for length in lengths):
+                same = begins.get(text[start : mark.start()], ()) if start >= 0 else ()
+                yield from (place for place in same if text.startswith(longest[place], start))
 
     def cut_one(wanted: str) -> str:
         if wanted in texts:
             return texts[wanted]
-        if "Text:" not in wanted and "Options:" not in wanted:  # as nearly all passages
-            return wanted
-        return reduce(lambda text, whole: text.replace(whole, texts[whole]), longest, wanted)
+        last = -1
+        while (last := min((i for i in places(wanted) if i > last), default=-1)) >= 0:
+            wanted = wanted.replace(longest[last], texts[longest[last]])
+        return wanted
 
     def cut(wanted: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(map(cut_one, wanted))
