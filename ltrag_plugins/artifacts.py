@@ -224,13 +224,18 @@ def _built(
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file that is then there whole, or as it was before."""
-    _replace({path: content})
+    """Write a file that is then there whole, or as it was before. Of a link, which stays, that is
+    the file it leads to; a pipe or a device is written to."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        path.write_bytes(content)
+    else:
+        _replace({path: content})
 
 
 def _replace(contents: Mapping[Path, bytes]) -> None:
     """As `replace_file`; several are replaced right after each other, when all are written."""
     mine = f".{os.urandom(4).hex()}.new"  # another may write there too
+    contents = {Path(os.path.realpath(path)): content for path, content in contents.items()}
     new = {path: path.with_name(path.name + mine) for path in contents}
     try:
         for path, content in contents.items():

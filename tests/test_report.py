@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import re
+import subprocess
 from base64 import b64encode
 from dataclasses import asdict, replace
 from importlib.resources import files
@@ -517,6 +519,38 @@ TWO_RUNS = {"direct": [record(0, True)], "single": [record(1, True)]}
 ])  # fmt: skip
 def test_rows_that_cannot_be_compared_are_refused(tmp_path, records, more, said):
     refused(run_folder(tmp_path, records), InvalidInput, said, **more)
+
+
+def test_behind_a_link_the_page_itself_is_replaced(tmp_path):
+    run, page = run_folder(tmp_path / "run"), tmp_path / "public" / "page.html"
+    page.parent.mkdir()
+    page.write_text("old")
+    link, dangling = tmp_path / "link.html", tmp_path / "dangling.html"
+    link.symlink_to(Path("public") / "page.html")
+    dangling.symlink_to(tmp_path / "public" / "new.html")
+    whole = write_report(run).page.read_bytes()
+    for out, found in ((link, page), (dangling, page.with_name("new.html"))):
+        write_report(run, out=out)
+        assert out.is_symlink()
+        assert found.read_bytes() == whole
+    assert sorted(one.name for one in page.parent.iterdir()) == ["new.html", "page.html"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with a name")
+def test_a_pipe_is_written_to_and_stays(tmp_path):
+    run, pipe = run_folder(tmp_path / "run"), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with (
+        (tmp_path / "read").open("wb") as read,
+        subprocess.Popen(["cat", pipe], stdout=read) as reader,
+    ):
+        try:
+            write_report(run, out=pipe)
+            assert pipe.is_fifo()
+            assert reader.wait(timeout=60) == 0
+        finally:
+            reader.kill()
+    assert (tmp_path / "read").read_bytes() == write_report(run).page.read_bytes()
 
 
 def test_where_nothing_can_be_written_is_named(tmp_path):
