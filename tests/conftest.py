@@ -1,6 +1,9 @@
-"""Real models for tests: the embedded ones, loaded once a session."""
+"""Real models for tests, the embedded ones, loaded once a session; modules of the benchmarks."""
 
 import os
+import sys
+from importlib import import_module
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -29,6 +32,7 @@ LONG = [
     "test_cli_sgic.py",
     "test_batch.py",
 ]
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,6 +65,17 @@ def real_server():
 
     with llama_cpp_server() as url:
         yield url
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """A module of the benchmarks by its name."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    before = set(sys.modules)
+    yield import_module
+    for name in set(sys.modules) - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "").parent == BENCHMARKS:
+            del sys.modules[name]
 
 
 def _choose_threads() -> None:

@@ -18,12 +18,8 @@ PARTS = {"candidates": (100, 9), "validation": (1, 6), "dev_test": (50, 5)}
 
 
 @pytest.fixture
-def grid(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
-    import dur_grid
-
-    yield dur_grid
-    del sys.modules["dur_grid"]
+def grid(load):
+    return load("dur_grid")
 
 
 def scores(value: float) -> dict[str, float | None]:

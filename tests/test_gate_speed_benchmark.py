@@ -3,7 +3,6 @@
 import sys
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
@@ -11,12 +10,8 @@ from ltrag_plugins.evaluate.records import Record
 
 
 @pytest.fixture
-def gate_speed(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
-    import gate_speed
-
-    yield gate_speed
-    del sys.modules["gate_speed"]
+def gate_speed(load):
+    return load("gate_speed")
 
 
 def record(i: int, f1: float, ms: float, decision: dict | None = None) -> Record:

@@ -3,9 +3,7 @@
 import argparse
 import json
 import sys
-from importlib import import_module
 from itertools import permutations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,19 +11,6 @@ import pytest
 from tests import gece_parts
 from tests.dur_parts import Nonsense
 from tests.gece_letters import Local
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
-
-@pytest.fixture
-def load(monkeypatch):
-    """A module of the benchmarks by its name."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    before = set(sys.modules)
-    yield import_module
-    for name in set(sys.modules) - before:
-        if Path(getattr(sys.modules[name], "__file__", None) or "").parent == BENCHMARKS:
-            del sys.modules[name]
 
 
 def drafted(model: str, part: str = "dev_test") -> list[dict]:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import tomllib
 from dataclasses import fields, replace
 from itertools import chain
@@ -31,13 +30,8 @@ COUNT = 6
 
 
 @pytest.fixture
-def papers(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import papers
-
-    yield papers
-    for name in ("papers", "distractors"):
-        del sys.modules[name]
+def papers(load):
+    return load("papers")
 
 
 @pytest.fixture

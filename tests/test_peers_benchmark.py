@@ -19,13 +19,8 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 @pytest.fixture
-def peers(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import peers
-
-    yield peers
-    for name in ("peers", "distractors"):
-        del sys.modules[name]
+def peers(load):
+    return load("peers")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The pictures of README and docs: the same each time, and readable in light and in dark."""
 
 import re
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,13 +16,8 @@ NAMES = "question gece dur sgic curve learn-course learn-agreement learn-retriev
 
 
 @pytest.fixture
-def pictures(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import pictures
-
-    yield pictures
-    for name in ("pictures", "learning_pictures"):
-        del sys.modules[name]
+def pictures(load):
+    return load("pictures")
 
 
 def test_there_is_one_of_each_in_light_and_in_dark():

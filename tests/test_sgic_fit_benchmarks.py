@@ -6,8 +6,6 @@ import re
 import shlex
 import sys
 from dataclasses import replace
-from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,19 +19,7 @@ from ltrag_plugins.types import Passage
 from tests.finetune_parts import tiny_llm
 from tests.sgic_parts import THREE, asked, rights
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 COUNT = 12
-
-
-@pytest.fixture
-def load(monkeypatch):
-    """A module of the benchmarks by its name."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    before = set(sys.modules)
-    yield import_module
-    for name in set(sys.modules) - before:
-        if Path(getattr(sys.modules[name], "__file__", None) or "").parent == BENCHMARKS:
-            del sys.modules[name]
 
 
 def test_the_loop_writes_each_questions_figures_of_every_row_of_the_report(load, tmp_path, capsys):
