@@ -33,6 +33,7 @@ from ltrag_plugins.flow import Ask, Flow, Step, World, run_many
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import cache_folder, embedded_encoder
 from ltrag_plugins.metrics.answer import contains, f1, normalized_exact_match
+from ltrag_plugins.prompts.templates import render_question
 from ltrag_plugins.sgic import (
     CalibratedAnswer,
     Calibration,
@@ -43,10 +44,13 @@ from ltrag_plugins.sgic import (
     calibrate,
     fit,
     labelled,
+    sampled,
     write_run,
 )
+from ltrag_plugins.sgic.answer import plural
 from ltrag_plugins.sgic.fitting import every_way
 from ltrag_plugins.types import Generation
+from ltrag_plugins.uncertainty import sampled_uncertainties
 
 CUTS = (1, 2, 3)
 
@@ -108,8 +112,11 @@ def table_5(name: str, found: list[Item], models: Models, options: argparse.Name
                 f"{row.name:<40}  {row.em:.3f}  {row.f1:.3f}  {row.calls:6.1f}  {row.gain.signed}"
             )
         if options.out:
-            ways = every(found, models, options.batch, settings, CUTS if last else (), report)
-            write(rows(found, ways), options.out / f"{name}_{variant}.jsonl")
+            k = sum(row.kind == "samples" for row in report.variants)
+            ways = every(found, models, options.batch, settings, CUTS if last else (), k)
+            other = drawn(found, models, options.batch, settings, k) if k else ()
+            path = options.out / f"{name}_{variant}.jsonl"
+            write([*rows(found, ways), *other], path)
             path = options.out / f"{name}_{variant}_run.jsonl"
             kept_run(found, models, options.batch, settings, report, path)
 
@@ -120,12 +127,11 @@ def every(
     batch: int,
     settings: SGICSettings,
     cuts: Sequence[int],
-    report: FitReport,
+    samples: int,
 ) -> list[Any]:
     """The rows of the report, question by question, from the answers that are kept."""
-    k = sum(row.kind == "samples" for row in report.variants)
     drive = partial(run_many, world=World(**models), batch=batch)
-    return every_way([i.question for i in found], drive, settings, cut_to=cuts, samples=k)
+    return every_way([i.question for i in found], drive, settings, cut_to=cuts, samples=samples)
 
 
 def rows(found: Sequence[Item], ways: Sequence[Any]) -> Iterator[Row]:
@@ -142,6 +148,24 @@ def rows(found: Sequence[Item], ways: Sequence[Any]) -> Iterator[Row]:
             )
             about = one.name, item.question.id, one.answers[i].text
             yield Row(*about, em, overlap, calls, tokens, ms, item.type, held)
+
+
+def drawn(
+    found: Sequence[Item], models: Models, batch: int, settings: SGICSettings, samples: int
+) -> Iterator[Row]:
+    """Of the same samples the least uncertain by the probabilities of the drawn tokens, the other
+    reading of eq. 1."""
+    asked = [(render_question(item.question), item.question.passages) for item in found]
+    flows = [sampled(*one, samples, settings) for one in asked]
+    answers = run_many(flows, World(**models), batch=batch)
+    for k in range(1, samples + 1):
+        for item, answer in zip(found, answers, strict=True):
+            said = [one.generation for one in answer.trace[:k]]
+            doubts = sampled_uncertainties(said, "drawn")
+            text = answer.trace[doubts.index(min(doubts))].text
+            tokens = sum((one.prompt_tokens or 0) + (one.completion_tokens or 0) for one in said)
+            best = replace(answer, text=text, calls=len(said), tokens=tokens)
+            yield _row(f"{plural(k, 'sample')}, by the drawn tokens", item, best, [None])
 
 
 def kept_run(

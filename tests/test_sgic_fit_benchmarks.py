@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import re
 import shlex
 import sys
@@ -11,11 +12,12 @@ import numpy as np
 import pytest
 
 from ltrag_plugins.llm.cached import CachedLLM
+from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.calibration import paired_bootstrap
 from ltrag_plugins.sgic import read_run
 from ltrag_plugins.sgic.loop import Session
 from ltrag_plugins.training import Dataset, Example, finetune
-from ltrag_plugins.types import Passage
+from ltrag_plugins.types import Generation, Passage, Token
 from tests.finetune_parts import tiny_llm
 from tests.sgic_parts import THREE, asked, rights
 
@@ -43,11 +45,37 @@ def test_the_loop_writes_each_questions_figures_of_every_row_of_the_report(load,
     assert {(row.calls, row.tokens) for row in rows["2 rounds, last"].values()} == {(6, 6 * 8)}
     assert all(row.ms > 0 for row in rows["direct"].values())
     for name in rows:
-        assert f"{name}  " in printed
+        assert f"{name}  " in printed or "by the drawn tokens" in name
     run = read_run(tmp_path / "out" / "nq_documents_run.jsonl")
     assert [len(one.right) for one in run] == [3] * COUNT
     assert [one.right[0] for one in run] == [True, False] * (COUNT // 2)
     assert {one.relevant for one in run} == {(True, False, False)}
+
+
+def test_samples_are_also_chosen_by_the_probabilities_of_what_was_drawn(load, tmp_path):
+    loop, compare = load("sgic_loop"), load("sgic_compare")
+    found = [loop.Item(question, (True, False, False)) for question in asked(COUNT)]
+    options = argparse.Namespace(
+        variants="documents", rounds=0, means=None, no_line=False, samples=3,
+        batch=8, out=tmp_path, split="dev_test", source="uncertainty",
+    )  # fmt: skip
+    asked_for = dict[str, int]()
+
+    def write(prompt):  # each sample is less likely than the one before, where the model is surer
+        n = asked_for[prompt] = asked_for.get(prompt, -1) + 1
+        most, text = (0.5, 0.6, 0.7, 0.8)[n % 4], ("direct", "right", "wrong", "none")[n % 4]
+        own = most if n % 4 == 0 else 0.4 - n % 4 / 10
+        choices = ((text, math.log(own)), ("else", math.log(most)))
+        token = Token(text, math.log(own), alternatives=choices)
+        return Generation(text, (token,), prompt_tokens=5, completion_tokens=1)
+
+    models = {"llm": CachedLLM(ScriptedLLM(write), tmp_path / "cache.sqlite")}
+    loop.table_5("nq", found, models, options)
+    rows = compare.read(tmp_path / "nq_documents.jsonl")
+    ours, drawn = rows["3 samples, least uncertain"], rows["3 samples, by the drawn tokens"]
+    assert {row.text for row in ours.values()} == {"none"}  # 0.8 against 0.7 and 0.6
+    assert {row.text for row in drawn.values()} == {"right"}  # 0.3 against 0.2 and 0.1
+    assert {(row.em, row.calls, row.tokens) for row in drawn.values()} == {(1, 3, 3 * 6)}
 
 
 def test_the_loop_fits_on_questions_of_the_type_that_it_judges(load, tmp_path, monkeypatch):
