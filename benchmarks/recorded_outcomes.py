@@ -322,7 +322,8 @@ def labels_report(title: str, row: Row) -> None:
 
 def most(values: np.ndarray, rate: float) -> np.ndarray:
     """How surely each is among the largest, of which there are so many; equal ones are drawn by
-    lot where not all of them are."""
+    lot where not all of them are, and those without a score (NaN) come last."""
+    values = np.where(np.isnan(values), -np.inf, values)
     count = round(rate * len(values))
     least = np.sort(values)[-max(count, 1)]
     above, tied = values > least, values == least

@@ -87,6 +87,9 @@ def test_equal_scores_are_drawn_by_lot_in_whatever_order_their_rows_stand(load):
         assert told == f"{np.mean(found):.4f}"
     assert recorded.most(values, 0.0).tolist() == [0.0] * 7
     assert recorded.most(values, 0.3).tolist() == [1.0, 0, 0, 1.0, 0, 0, 0]  # no tie is cut
+    unknown = np.array([np.nan, 2, np.nan, 1])  # after all that have a score
+    assert recorded.most(unknown, 0.25).tolist() == [0.0, 1.0, 0, 0]
+    assert recorded.most(unknown, 0.75).tolist() == [0.5, 1.0, 0.5, 1.0]
 
 
 def test_a_first_look_at_few_questions_leaves_the_run_of_all_as_it_is(
