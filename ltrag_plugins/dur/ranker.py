@@ -20,13 +20,7 @@ from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.prompts import PromptFormat, Shot, text_of
 from ltrag_plugins.dur.settings import Bounds, DURSettings
-from ltrag_plugins.errors import (
-    EmptyQuestion,
-    InvalidInput,
-    checked,
-    listed,
-    path_of,
-)
+from ltrag_plugins.errors import EmptyQuestion, InvalidInput, checked, listed, path_of
 from ltrag_plugins.flow import World, check_world
 from ltrag_plugins.llm.base import Encoder, checked_vectors
 

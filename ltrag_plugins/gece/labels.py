@@ -23,15 +23,7 @@ from ltrag_plugins.errors import (
     checked,
     listed,
 )
-from ltrag_plugins.flow import (
-    Flow,
-    Observer,
-    World,
-    check_world,
-    fetch,
-    gradient_llm,
-    run_many,
-)
+from ltrag_plugins.flow import Flow, Observer, World, check_world, fetch, gradient_llm, run_many
 from ltrag_plugins.gece.savings import Usage
 from ltrag_plugins.gece.score import mean_gradients, quality_of, references_like
 from ltrag_plugins.gece.settings import GECESettings

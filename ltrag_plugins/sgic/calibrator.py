@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, final
 from ltrag_plugins import artifacts
 from ltrag_plugins.calibration import CalibrationMethod, Isotonic, Platt
 from ltrag_plugins.data import check_labelled
-from ltrag_plugins.errors import (
-    InvalidInput,
-    NoTokenProbabilities,
-    checked,
-    listed,
-    path_of,
-)
+from ltrag_plugins.errors import InvalidInput, NoTokenProbabilities, checked, listed, path_of
 from ltrag_plugins.flow import (
     Flow,
     Observer,

@@ -32,13 +32,7 @@ from ltrag_plugins.errors import (
 )
 from ltrag_plugins.flow import Observer, World, check_world, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
-from ltrag_plugins.metrics.answer import (
-    Correct,
-    contains,
-    f1,
-    is_right,
-    normalized_exact_match,
-)
+from ltrag_plugins.metrics.answer import Correct, contains, f1, is_right, normalized_exact_match
 from ltrag_plugins.metrics.calibration import Interval, auroc, paired_bootstrap
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.metrics.table import table
