@@ -86,15 +86,15 @@ class PromptFormat(Settings):
         return fields | {"answer": item.answers[0] if item.answers else "", "title": ""}
 
 
-def text_of(shot: Shot, encoded: Encoded = "question", *, asked: bool = False) -> str:
+def text_of(shot: Shot, encoded: Encoded = "question") -> str:
     """What is encoded and searched: title and text of a passage; of an example what `encoded`
-    says, and never the answer of the question that is `asked`."""
+    says. A question that is asked comes without its answers."""
     if isinstance(shot, Passage):
         return f"{shot.title}\n{shot.text}" if shot.title else shot.text
     checked(shot, Question, "a candidate", "a Question(text, answers) or a Passage(text)")
     if encoded == "question":
         return shot.text
-    answer = shot.answers[:1] if encoded == "example" and not asked else ()
+    answer = shot.answers[:1] if encoded == "example" else ()
     return "\n".join(filter(None, [shot.context, shot.text, " ".join(shot.options), *answer]))
 
 

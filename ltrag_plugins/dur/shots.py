@@ -8,7 +8,7 @@ Source: Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", section 6.1 and al
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Generic, Self, TypeVar, final
 from unicodedata import normalize
@@ -50,20 +50,17 @@ class Preselector:
     fill: bool = True
     """Whether BM25 fills up with candidates that share no word with the question."""
     text: Callable[[Shot], str] = text_of
-    """What of a candidate is searched."""
-    asked: Callable[[Question], str] | None = None
-    """What of a question is searched for, and encoded; None: the same."""
+    """What of a candidate, and of a question without its answers, is searched and encoded."""
 
     @classmethod
     def of(cls, settings: DURSettings, candidates: Sequence[Shot], vectors: _Vectors) -> Self:
         """As a head's training chooses."""
         text = partial(text_of, encoded=settings.encoded)
-        how, size = settings.preselect, settings.preselected
-        return cls(candidates, vectors, how, size, text=text, asked=partial(text, asked=True))
+        return cls(candidates, vectors, settings.preselect, settings.preselected, text=text)
 
     def query(self, question: Question) -> str:
         """What of a question is searched for, and encoded."""
-        return (self.asked or self.text)(question)
+        return self.text(replace(question, answers=()))
 
     def choose(self, question: Question, vector: _Vector | None = None) -> _Picks:
         """Indices into the pool, best first, without the question itself."""

@@ -240,7 +240,7 @@ class DURTrainer:
         if self.settings.option_calibration == "batch":
             check_same_options(validation)
         of = partial(text_of, encoded=self.settings.encoded)
-        asked = self._encoded([of(q, asked=True) for q in validation])
+        asked = self._encoded([of(replace(q, answers=())) for q in validation])
         pairs = [*zip(validation, asked, strict=True)]
         if candidates is None:
             texts = list(dict.fromkeys(text_of(p) for q in validation for p in q.passages))
