@@ -141,10 +141,6 @@ class Labels:
         retrieve[np.argsort(-scores, kind="stable")[: round(rate * len(scores))]] = True
         return np.where(retrieve, self.mended, 1 - self.fails).astype(float)
 
-    def gated_accuracy(self, scores: _Scores, rate: float) -> float:
-        """The share of them."""
-        return float(self.gated(scores, rate).mean())
-
     def accuracy_threshold(self, scores: _Scores, target: float) -> float:
         """The threshold of the lowest retrieval rate at which `target` of the answers are right."""
         ordered, order, count = np.sort(scores), np.argsort(scores, kind="stable"), len(scores)
@@ -350,7 +346,7 @@ def _report(
         gated = np.where(retrieve, mended, 1 - fails)
         always, behind = float(mended.mean()), float(gated.mean())
         rates = np.linspace(0, 1, 21).tolist()
-        curve = tuple((r, labels.gated_accuracy(scores, r)) for r in rates)
+        curve = tuple((r, float(labels.gated(scores, r).mean())) for r in rates)
         area = interval(scores, labels.gain, statistic=_area, resamples=500)
         against = interval(gated - mended)
         if against.high < 0 and target != AS_ALWAYS:  # more than chance explains

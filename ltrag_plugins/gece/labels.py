@@ -98,9 +98,9 @@ def collect(
         _with_references(questions, None)  # refuses those without accepted answers
     if retrieved_answers is not None:
         retrieved_answers = listed(retrieved_answers, "retrieved_answers")
-    if retrieved_answers is not None and len(retrieved_answers) != len(questions):
-        found = f"{len(retrieved_answers)} retrieved_answers for {len(questions)} questions"
-        raise InvalidInput(f"{found}; give one for each")
+        if len(retrieved_answers) != len(questions):
+            found = f"{len(retrieved_answers)} retrieved_answers for {len(questions)} questions"
+            raise InvalidInput(f"{found}; give one for each")
     if wrong := [answer for answer in retrieved_answers or () if not isinstance(answer, str)]:
         raise InvalidInput(
             f"retrieved_answers are texts, got {type(wrong[0]).__name__}; take .text of a "
@@ -109,9 +109,8 @@ def collect(
     check_world(world)
     whole = [render_question(question) for question in questions]
     check_askable(whole, settings.max_words)
-    if judge is not None:
-        wanted = "a model, or a function of question, answer and reference"
-        checked(judge, (LLM, Callable), "correct", wanted)
+    wanted = "a model, or a function of question, answer and reference"
+    checked(judge, LLM | Callable | None, "correct", wanted)
     if taken := sorted(own.keys() & SIGNALS.keys()):
         raise InvalidInput(f"signals has {taken}, which are names of ours; rename yours")
     if settings.gradients == "always":

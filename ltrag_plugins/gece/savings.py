@@ -124,9 +124,8 @@ class Usage:
     def of(cls, replies: Sequence[Sequence[Generation]], seconds: float | None = None) -> "Usage":
         """Mean over questions, from the generations of each."""
         counts = [(g.prompt_tokens, g.completion_tokens) for each in replies for g in each]
-        known = [a + b for a, b in counts if a is not None and b is not None]
-        tokens = sum(known) / len(replies) if len(known) == len(counts) else None
-        return cls(len(counts) / len(replies), tokens, seconds)
+        totals = [None if None in pair else sum(filter(None, pair)) for pair in counts]
+        return cls.counted(totals, len(replies), seconds)
 
     @classmethod
     def counted(
