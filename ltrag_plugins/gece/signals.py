@@ -337,14 +337,14 @@ def features(
 
 
 def _value(evidence: Evidence, name: str, frequencies: WordFrequencies | None) -> float:
-    if name not in SIGNALS and name not in evidence.extra:
-        has = sorted(evidence.extra)
+    if name in SIGNALS:
+        value = SIGNALS[name].read(evidence, frequencies)
+    elif name in evidence.extra:
+        value = float(evidence.extra[name])
+    else:
+        told = f"is a signal of yours; there are {sorted(evidence.extra)}"
         remedy = f"pass signals={{{name!r}: ...}} to GECEGate.load, as to the fit"
-        raise CalibrationError(
-            f"this gate reads {name!r}, which is a signal of yours; there are {has}: {remedy}"
-        )
-    own = name not in SIGNALS
-    value = float(evidence.extra[name]) if own else SIGNALS[name].read(evidence, frequencies)
+        raise CalibrationError(f"this gate reads {name!r}, which {told}: {remedy}")
     if not abs(value) < _LARGEST:
         raise InvalidInput(
             f"the signal {name!r} is {value} for the question {evidence.question[:60]!r}; "

@@ -66,13 +66,8 @@ class Calibration:
 
     def save(self, folder: str | PathLike[str], *, llm: LLM) -> None:
         """Write it, with the name of the model it was fitted on; an older one is replaced."""
-        parts: dict[str, Any] = {
-            "settings": self.settings,
-            "scale": self.scale,
-            "wrongness": self.wrongness,
-        }
-        parts |= {"llm": llm.name, "data": self.data}
-        parts |= {"encoder": self.encoder} if self.encoder else {}
+        names = ("settings", "scale", "wrongness", "data", *["encoder"] * bool(self.encoder))
+        parts = {name: getattr(self, name) for name in names} | {"llm": llm.name}
         artifacts.write(folder, "sgic", parts, format=_FORMAT)
 
     @classmethod
