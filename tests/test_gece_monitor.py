@@ -100,9 +100,15 @@ def test_the_last_point_of_the_share_retrieved_is_of_the_newest_decisions(count,
     assert len(ends) == count // size
 
 
+def audits_of(agrees, chances):
+    pairs = zip(agrees, chances, strict=True)
+    return [SimpleNamespace(agrees=one, chance=chance) for one, chance in pairs]
+
+
 def test_audits_of_one_chance_have_wilsons_interval():
     for agree, count in ((0, 3), (7, 9), (40, 50)):
-        found = estimated([True] * agree + [False] * (count - agree), [0.05] * count)
+        agrees = [True] * agree + [False] * (count - agree)
+        found = estimated(audits_of(agrees, [0.05] * count))
         theirs = binomtest(agree, count).proportion_ci(method="wilson")
         assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=1e-6)
         assert found.value == pytest.approx(agree / count)
@@ -121,7 +127,7 @@ def test_audits_of_several_chances_estimate_the_share_of_all():
             plain += p * sum(1 / c for c in kept[1])
             total = sum(1 / c for c in kept[1])
             share = sum(a / c for a, c in zip(*kept, strict=True)) / total
-            assert estimated(*kept).value == pytest.approx(share)
+            assert estimated(audits_of(*kept)).value == pytest.approx(share)
     assert (weighted, plain) == pytest.approx((sum(agrees), len(agrees)))  # both without bias
 
 

@@ -119,7 +119,7 @@ def monitor(records: Sequence[Any], gate: Any, *, learned: bool = False, **count
     known = np.asarray(getattr(fitted, "scores", ()))
     rate = getattr(report, "retrieval_rate", None)
     audited = [r for r in records if not r.retrieve and r.agrees is not None and r.chance > 0]
-    agreement = _agreement(audited)
+    agreement = estimated(audited)
     promised = getattr(report, "kept_accuracy", None)
     compared = _once if learned else list
     end = len(records) - len(records) % WINDOW
@@ -136,7 +136,7 @@ def monitor(records: Sequence[Any], gate: Any, *, learned: bool = False, **count
             still = before and _moved(before, second, fitted, report)[0]
             state = f"{'fit again' if still else 'drifting'}: {told}"
     # asked again with every audit, so that chance has to be ruled out as by the tests
-    surely = _agreement(compared(audited), 1 - _CHANCE)
+    surely = estimated(compared(audited), 1 - _CHANCE)
     if report and surely and promised and rate and getattr(report, "agreement", 0) == 1:
         kept = max(1, round((1 - rate.value) * report.questions))
         # where all agreed, the bootstrap knows nothing else
@@ -164,23 +164,17 @@ def monitor(records: Sequence[Any], gate: Any, *, learned: bool = False, **count
     )
 
 
-def estimated(
-    agrees: Sequence[bool], chances: Sequence[float], level: float = 0.95
-) -> Interval | None:
+def estimated(audited: Sequence[Any], level: float = 0.95) -> Interval | None:
     r"""Share of agreement among all, from those that were compared by chance; None: of none.
 
     .. math:: \hat a = \frac{\sum_i a_i / c_i}{\sum_i 1 / c_i}, \quad
         n_\mathrm{eff} = \frac{(\sum_i 1 / c_i)^2}{\sum_i 1 / c_i^2}
     """
-    if not len(agrees):
+    if not audited:
         return None
-    weights = 1 / np.array(chances, dtype=float)
-    share = float(np.dot(weights, np.array(agrees, dtype=float)) / weights.sum())
+    weights = 1 / np.array([r.chance for r in audited])
+    share = float(weights @ [float(r.agrees) for r in audited] / weights.sum())
     return wilson_interval(share, float(weights.sum() ** 2 / (weights**2).sum()), level)
-
-
-def _agreement(audited: Sequence[Any], level: float = 0.95) -> Interval | None:
-    return estimated([bool(r.agrees) for r in audited], [r.chance for r in audited], level)
 
 
 def _once(records: Sequence[Any]) -> list[Any]:
@@ -229,10 +223,8 @@ def _moved(
 def _watched(decision: Decision) -> dict[str, float]:
     """What the gate read, and how long the question is, which tells kinds of questions apart where
     their drafts look alike; nothing of a question that no gate judged."""
-    if not decision.ingredients:
-        return {}
     read = {name: float(value) for name, value in decision.ingredients.items()}
-    return {**read, _LENGTH: float(len(words(decision.question)))}
+    return read and {**read, _LENGTH: float(len(words(decision.question)))}
 
 
 def _others(now: Sequence[float], then: Any, earlier: Sequence[float]) -> float:

@@ -90,8 +90,7 @@ def watch_pictures(records: list[Watched], found: Monitor) -> list[Picture]:
         figure, [axes] = canvas()
         for part in np.array_split(np.arange(len(audits)), min(12, len(audits))):
             so_far = [record for _, record in audits[: part[-1] + 1]]
-            known = [bool(r.agrees) for r in so_far], [r.chance for r in so_far]
-            if (at := estimated(*known)) is not None:
+            if (at := estimated(so_far)) is not None:
                 whiskers(axes, audits[part[-1]][0], at)
                 axes.plot([audits[part[-1]][0]], [at.value], "o", color=ORANGE)
         if found.promised is not None:
