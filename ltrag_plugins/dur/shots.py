@@ -194,7 +194,7 @@ class ExamplePool(Generic[_T]):
             raise InvalidInput(f"{told} alone; train one with DURSettings(encoded='question')")
         self._encode = ranker.encoder.encode
         self._ranked = partial(ShotRanker.learned, ranker, shots=shots, sigma=sigma)
-        self._held: tuple[tuple[Question, ...], tuple[_Vectors, ...], tuple[_T, ...]] = (), (), ()
+        self._held: tuple[tuple[Question, _Vector, _T], ...] = ()
         self._made: tuple[Any, ShotRanker] | None = None  # of which `_held`, made when it is asked
 
     def add(self, questions: Sequence[str], examples: Sequence[_T]) -> None:
@@ -203,21 +203,19 @@ class ExamplePool(Generic[_T]):
             return
         rows = self._encode(list(questions)).astype(float)
         with _adding:
-            asked, vectors, held = self._held
-            self._held = (*asked, *map(Question, questions)), (*vectors, rows), (*held, *examples)
+            self._held += (*zip(map(Question, questions), rows, examples, strict=True),)
 
     def choose(self, question: str) -> list[_T]:
         """The best examples, best first; none whose question is `question` itself."""
         if not question.strip():
             raise EmptyQuestion("the question is empty; there is nothing to choose examples by")
-        held, made = self._held, self._made
-        asked, vectors, examples = held
-        if not asked:
+        if not (held := self._held):
             return []
-        if made is None or made[0] is not held:
-            made = self._made = held, self._ranked(asked, vectors=np.concatenate(vectors))
+        if (made := self._made) is None or made[0] is not held:
+            asked, vectors, _ = zip(*held, strict=True)
+            made = self._made = held, self._ranked(asked, vectors=np.stack(vectors))
         [places] = made[1].places([Question(question)])
-        return [examples[i] for i in places]
+        return [held[i][2] for i in places]
 
 
 def _key(question: Question) -> str:
