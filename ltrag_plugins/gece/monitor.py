@@ -370,7 +370,9 @@ class Watch(Shared):
         counts = {"failed": self._failed + background.failed, "skipped": background.skipped}
         if self._learner is not None:
             return self._learner.monitor(**counts)
-        return monitor(self._store.records(self._number, LATEST), self.gate, **counts)
+        return monitor(
+            self._store.records(self._number, LATEST), self.gate, learned=False, **counts
+        )
 
     def savings(self, price: float | None) -> Savings:
         """What the decisions of this process saved; see `savings_of`."""
