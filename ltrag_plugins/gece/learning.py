@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from ltrag_plugins import artifacts
 from ltrag_plugins.data import digest_of
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, LtragError, require
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, LtragError
 from ltrag_plugins.flow import Flow, World, run
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.gece.gate import GECEGate, names_of, read_gate
@@ -113,14 +113,10 @@ class LearningGate(Shared):
         clock: Callable[[], float] = time.time,
         fit_here: bool = False,
     ) -> None:
-        require("fit")
         self.world: World = World(llm=llm, encoder=encoder)
         self._settings, self._signals = settings or GECESettings(), own_signals(signals)
-        self._how = {
-            "settings": self._settings,
-            "frequencies": frequencies,
-            "targets": Targets(target_rate, target_accuracy, budget),
-        }
+        targets = Targets(target_rate, target_accuracy, budget)
+        self._how = {"settings": self._settings, "frequencies": frequencies, "targets": targets}
         if self._settings.gradients != "never":
             raise InvalidInput("a learning gate reads no gradients: leave gradients='never'")
         if self._settings.scorer == "gece":
@@ -326,9 +322,7 @@ def _newest_gate(store: DecisionStore) -> dict[str, Any]:
 def _due(store: DecisionStore, since: int) -> int:
     """Questions in the sample at which to fit next. Those of the latest fit count as far as they
     are still kept, so that a full store is fitted on again too."""
-    tried = int(store.fact(f"tried {since}") or 0)  # of older versions
-    if through := store.fact(f"through {since}"):
-        tried = store.sample_size(since, int(through))
+    tried = store.sample_size(since, int(store.fact(f"through {since}") or 0))
     return max(int(store.fact("warm up") or 0), math.ceil(_GROWTH * tried))
 
 
