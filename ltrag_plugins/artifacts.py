@@ -27,12 +27,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
-from ltrag_plugins.errors import (
-    ArtifactMismatch,
-    UnreadableArtifact,
-    UnwritableArtifact,
-    path_of,
-)
+from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact, UnwritableArtifact, path_of
 from ltrag_plugins.version import __version__
 
 DAMAGE = (

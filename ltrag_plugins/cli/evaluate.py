@@ -76,8 +76,7 @@ def _evaluate(
         str, option("Method", "Of 'ltrag methods', with commas; single:k=5; all that can be run.")
     ] = "direct,single",
     gate: Annotated[
-        str,
-        option("Method", "fit (on --labelled), a folder, or paper (eq. 2, reads the answers)."),
+        str, option("Method", "fit (on --labelled), a folder, or paper (eq. 2, reads the answers).")
     ] = "none",
     rate: Opt.Rate = None,
     words: Opt.Set = None,

@@ -19,13 +19,7 @@ from typer.models import OptionInfo
 
 from ltrag_plugins.cli.io import checked_folder, say, working
 from ltrag_plugins.data import read_passages
-from ltrag_plugins.errors import (
-    InvalidInput,
-    LtragError,
-    UnreadableArtifact,
-    path_of,
-    unknown_name,
-)
+from ltrag_plugins.errors import InvalidInput, LtragError, UnreadableArtifact, path_of, unknown_name
 from ltrag_plugins.settings import described, with_values
 from ltrag_plugins.types import Passage, Question
 

@@ -20,12 +20,7 @@ from jaxtyping import Bool, Int
 from ltrag_plugins.data import digest_of
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.train import DURTrainer
-from ltrag_plugins.errors import (
-    CalibrationError,
-    InvalidInput,
-    LtragError,
-    NoTokenProbabilities,
-)
+from ltrag_plugins.errors import CalibrationError, InvalidInput, LtragError, NoTokenProbabilities
 from ltrag_plugins.evaluate.choice import Goal, Trials, Way
 from ltrag_plugins.evaluate.pipeline import LongTailAnswer, LongTailRAG, LongTailSettings
 from ltrag_plugins.evaluate.records import Record
@@ -323,9 +318,7 @@ def _ranker(
 
 
 def _calibration(
-    bench: Bench,
-    answered: Sequence[tuple[Question, LongTailAnswer]],
-    untried: dict[str, str],
+    bench: Bench, answered: Sequence[tuple[Question, LongTailAnswer]], untried: dict[str, str]
 ) -> tuple[ScoreScale | None, Calibration | None]:
     """The scale of uncertainties, and how to look again where that paid on these questions."""
     cases = [replace(q, passages=answer.passages) for q, answer in answered if answer.passages]
