@@ -17,7 +17,7 @@ from ltrag_plugins.flow import Flow, embed, together
 from ltrag_plugins.gece.labels import reply_is_right
 from ltrag_plugins.methods.direct import RoutingSettings
 from ltrag_plugins.methods.iter_retgen import METHOD as ITER_RETGEN
-from ltrag_plugins.methods.method import Method, labelled_questions
+from ltrag_plugins.methods.method import Method
 from ltrag_plugins.metrics.answer import Correct
 from ltrag_plugins.settings import Range
 from ltrag_plugins.types import Answer, Question
@@ -61,7 +61,6 @@ def _classifier(vectors: np.ndarray, labels: Sequence[str], strength: float) -> 
 def _learn(questions: Sequence[Question], settings: AdaptiveSettings) -> Flow[Any]:
     """Answer all labelled questions on every route, at once, and learn the cheapest right one."""
     require("fit")
-    questions = labelled_questions(questions, "adaptive")
     answers = yield from together([settings.taking(r, q) for q in questions for r in _ROUTES])
     rest, labels = iter(answers), []
     for question in questions:

@@ -13,9 +13,10 @@ from heapq import nlargest
 from itertools import islice
 from typing import Annotated, Any, Literal
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.data import check_labelled
+from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, ask, fetch, score, together
-from ltrag_plugins.methods.method import Method, ReadingSettings, labelled_questions
+from ltrag_plugins.methods.method import Method, ReadingSettings
 from ltrag_plugins.metrics.answer import contains, f1
 from ltrag_plugins.prompts import templates
 from ltrag_plugins.settings import Count, Holds, Settings
@@ -126,8 +127,10 @@ def filter_examples(
     """An example for each question and passage of its own, a line of chat JSON: the prompt, and the
     wanted reply, which is "none" for a passage with no sentence above the threshold."""
     settings = settings or FilterDataSettings()
-    known = labelled_questions(questions, "filco")
-    made = yield from together([_examples(question, settings) for question in known])
+    if not questions:
+        raise CalibrationError("filco's filter learns from labelled questions and got none")
+    check_labelled(questions)
+    made = yield from together([_examples(question, settings) for question in questions])
     return [example for examples in made for example in examples]
 
 

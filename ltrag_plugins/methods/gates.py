@@ -15,7 +15,7 @@ from ltrag_plugins.gece.models import FittedGate
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import Evidence, WordFrequencies
 from ltrag_plugins.methods.direct import RoutingSettings
-from ltrag_plugins.methods.method import Method, labelled_questions
+from ltrag_plugins.methods.method import Method
 from ltrag_plugins.settings import Share
 from ltrag_plugins.types import Answer, Generation, Question
 from ltrag_plugins.uncertainty import estimate
@@ -44,7 +44,6 @@ def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
         return Evidence(question.text, reply)
 
     def learn(questions: Sequence[Question], settings: GateSettings) -> Flow[FittedGate]:
-        questions = labelled_questions(questions, name, answered=False)
         evidence = yield from together([evidence_of(q, settings) for q in questions])
         own, words = GECESettings(scorer=signal), WordFrequencies(settings.language)
         rate = settings.target_rate
@@ -68,7 +67,7 @@ def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
     needs = frozenset[Any]({"retriever", "labelled questions", "probabilities"})
     needs, most = (needs, 2) if drafts else (needs - {"probabilities"}, 1)
     about = name, f"retrieves beyond a threshold on {of}", source
-    return Method(*about, GateSettings, answer, lambda _: most, needs, learn)
+    return Method(*about, GateSettings, answer, lambda _: most, needs, learn, reads_answers=False)
 
 
 _JIANG, _MALLEN = "Jiang et al., EMNLP 2023", "after Mallen et al., ACL 2023"

@@ -65,6 +65,8 @@ class Method:
     """In the place of `learn`: a training that makes its own calls to the world's model."""
     refuses: Callable[[Any, World], object] | None = None
     """From settings and a world: raises where one does not fit the other, before the first call."""
+    reads_answers: bool = True
+    """Whether it learns from the accepted answers; False: from the questions alone."""
     told: Callable[[Any], Mapping[str, Any]] | None = None
     """From what was learned to plain values for a report."""
     spells_out: bool = False
@@ -78,9 +80,14 @@ class Method:
 
     def taught(self, labelled: Sequence[Question], settings: Any, world: World) -> Any:
         """What `flow` needs as `learned`; None for a method that learns nothing. Raises
-        `InvalidInput`: settings of another method, or what are no questions."""
+        `InvalidInput`: settings of another method, or what are no questions; `CalibrationError`,
+        `MissingReferences`: there are none to learn from, or one has no accepted answers."""
         labelled, settings = listed(labelled, "labelled questions"), self._checked(settings)
-        check_labelled(labelled, answers=False)
+        needed = "labelled questions" in self.needs
+        if needed and not labelled:
+            why = f"{self.name} learns from labelled questions and got none"
+            raise CalibrationError(f"{why}; give some")
+        check_labelled(labelled, answers=needed and self.reads_answers)
         if self.train is not None:
             return self.train(labelled, settings, world)
         if self.learn is not None:
@@ -140,14 +147,3 @@ def picked(answer: _A, options: Sequence[str]) -> _A:
 
 def _picking(question: Question, flow: Flow[Answer]) -> Flow[Answer]:
     return picked((yield from templates.searching_for([question], flow)), question.options)
-
-
-def labelled_questions(
-    questions: Sequence[Question], method: str, *, answered: bool = True
-) -> tuple[Question, ...]:
-    """The questions, if there are any and, unless `answered` is False, each has an answer."""
-    if not questions:
-        raise CalibrationError(f"{method} learns from labelled questions and got none; give some")
-    if answered:
-        check_labelled(questions)
-    return tuple(questions)

@@ -27,7 +27,7 @@ from ltrag_plugins.errors import CalibrationError, InvalidInput, checked
 from ltrag_plugins.flow import Flow, World, ask, embed, run_many
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.methods.listwise import RANKING_PROMPT, listwise_order, windows
-from ltrag_plugins.methods.method import Method, labelled_questions
+from ltrag_plugins.methods.method import Method
 from ltrag_plugins.methods.sure import CandidatesSettings, most_plausible
 from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.prompts.templates import (
@@ -98,10 +98,9 @@ class SuReShotsSettings(CandidatesSettings):
     """A question's context is cut to this many words."""
 
 
-def _bm25(known: Sequence[Question], size: int, method: str) -> ShotRanker:
+def _bm25(known: Sequence[Question], size: int) -> ShotRanker:
     """Fewer examples where fewer share a word with the question."""
-    examples = labelled_questions(known, method)
-    found = Preselector(examples, how="bm25", size=size, fill=False, text=_rendered)
+    found = Preselector(known, how="bm25", size=size, fill=False, text=_rendered)
     return ShotRanker(found, size)
 
 
@@ -110,7 +109,7 @@ def _random(known: Sequence[Question], settings: RandomShotsSettings, *_: Any) -
         rng = random.Random(f"{settings.seed} {render_question(question)}")
         return np.array(rng.sample(others.tolist(), min(settings.shots, len(others))), dtype=int)
 
-    found = Preselector(labelled_questions(known, "random-shots"), text=_rendered)
+    found = Preselector(known, text=_rendered)
     return ShotRanker(found, settings.shots, lambda asked, _, picks: [*map(draw, asked, picks)])
 
 
@@ -247,12 +246,11 @@ class _TrainedShots:
 
 
 def _trained_shots(
-    questions: Sequence[Question], settings: DURShotsSettings, world: World
+    known: Sequence[Question], settings: DURShotsSettings, world: World
 ) -> _TrainedShots:
     """Train a head on the labelled questions, with the world's model and encoder."""
     if world.llm is None or world.encoder is None:
         raise InvalidInput("a head is trained with a model and an encoder; the world lacks one")
-    known = labelled_questions(questions, "a head")
     if len(known) < 2:
         raise CalibrationError("a head needs at least two labelled questions: one is shown")
     order = np.random.default_rng([settings.seed, 5]).permutation(len(known))
@@ -303,7 +301,7 @@ _BM25 = _row(
     "the solved examples nearest by BM25 in front of the question; no retrieval",
     "Yu et al., NAACL 2025, table 1",
     BM25ShotsSettings,
-    train=lambda known, settings, _: _bm25(known, settings.shots, "bm25-shots"),
+    train=lambda known, settings, _: _bm25(known, settings.shots),
 )
 _LISTWISE = _row(
     "listwise-shots",
@@ -311,7 +309,7 @@ _LISTWISE = _row(
     'Yu et al., NAACL 2025, table 1, "Rerank"',
     ListwiseShotsSettings,
     answer=_answer_listwise,
-    train=lambda known, settings, _: _bm25(known, settings.candidates, "listwise-shots"),
+    train=lambda known, settings, _: _bm25(known, settings.candidates),
     most_calls=lambda settings: len(windows(settings.candidates)) + 1,
 )
 _SURE = _row(
@@ -320,7 +318,7 @@ _SURE = _row(
     'Yu et al., NAACL 2025, table 1, "SuRe"',
     SuReShotsSettings,
     answer=_answer_sure,
-    train=lambda known, settings, _: _bm25(known, settings.shots, "sure-shots"),
+    train=lambda known, settings, _: _bm25(known, settings.shots),
     most_calls=lambda settings: settings.most_calls,
 )
 _trained_row = partial(

@@ -22,7 +22,7 @@ from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, embed, together
 from ltrag_plugins.gece.labels import reply_is_right
 from ltrag_plugins.methods.direct import RoutingSettings
-from ltrag_plugins.methods.method import Method, labelled_questions
+from ltrag_plugins.methods.method import Method
 from ltrag_plugins.metrics.answer import Correct
 from ltrag_plugins.retrieval.dense import unit_rows
 from ltrag_plugins.settings import Count, Range
@@ -64,7 +64,6 @@ class _SelfKnowledge:
 
 def _learn(questions: Sequence[Question], settings: SKRSettings) -> Flow[_SelfKnowledge]:
     """Answer all labelled questions both ways, at once, and encode those that tell something."""
-    questions = labelled_questions(questions, "skr")
     flows = [*map(settings.directly, questions), *map(settings.searching, questions)]
     answers = yield from together(flows)
     judged = [
