@@ -35,15 +35,15 @@ _LEAST_LOGPROB = -20.0
 _MOST_ENTROPY = math.log(262_144)  # nothing known about the largest common vocabulary
 
 
-def checked_tokens(generation: Generation, model: str = "the model") -> tuple[Token, ...]:
+def checked_tokens(generation: Generation) -> tuple[Token, ...]:
     """The tokens, if there are any to read and their log-probabilities can be such."""
     if generation.tokens is None:
         raise NoTokenProbabilities(
-            f"{model} gave no token probabilities for {generation.text[:40]!r}. Ask the provider "
+            f"the model gave no token probabilities for {generation.text[:40]!r}. Ask the provider "
             "for them (ChatOpenAI: logprobs=True; LlamaIndex: LlamaIndexLLM(llm, logprobs=True)), "
             "or read texts alone (gate: tier='text'; SGIC: estimator='agreement')."
         )
-    return tuple(t if t.logprob <= 0 else checked_token(t, model) for t in generation.tokens)
+    return tuple(t if t.logprob <= 0 else checked_token(t, "the model") for t in generation.tokens)
 
 
 def mean_probability(generation: Generation) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 from unicodedata import category
 
-from ltrag_plugins.errors import InvalidInput, MissingReferences, require
+from ltrag_plugins.errors import MissingReferences, listed, require
 from ltrag_plugins.tokenize import folded, spaced, words
 from ltrag_plugins.types import Question
 
@@ -108,12 +108,10 @@ def macro_f1(said: Sequence[str], questions: Sequence[Question]) -> float:
 
 def checked(references: Sequence[str]) -> Sequence[str]:
     """The references, if they are a list with something in it."""
-    if isinstance(references, str):
-        raise InvalidInput(f"references came as one string, {references[:40]!r}; put it in a list")
-    if not references:
-        remedy = "give at least one accepted answer, or leave unanswered questions out"
-        raise MissingReferences(f"no references to compare the prediction with; {remedy}")
-    return references
+    if found := listed(references, "references"):
+        return found
+    remedy = "give at least one accepted answer, or leave unanswered questions out"
+    raise MissingReferences(f"no references to compare the prediction with; {remedy}")
 
 
 _METRICS: Mapping[str, Callable[[str, Sequence[str]], float]] = {
