@@ -212,7 +212,8 @@ def _fitted(
             pipelines[gated] = replace(one, retrieves="gated", gate=gate)
             records[gated] = [*map(_behind_gate, records[never], records[way])]
             pairs = zip(drafts, answers, strict=True)
-            p_wrong[gated] = [(b if _retrieves(a) else a).p_wrong for a, b in pairs]
+            told = [b if a.decision is None or a.decision.retrieve else a for a, b in pairs]
+            p_wrong[gated] = [one.p_wrong for one in told]
     trials = Trials(records, asked.stands_in[judged], goal, settings.seed)
     way, report = trials.report(fitted=len(train), untried=untried, p_wrong=p_wrong)
     if not report.met:
@@ -380,15 +381,10 @@ def _with_p_wrong(bench: Bench, asked: _Asked, rows: _Rows, pipeline: _Pipeline)
     return pipeline
 
 
-def _retrieves(draft: LongTailAnswer) -> bool:
-    return draft.decision is None or draft.decision.retrieve
-
-
 def _behind_gate(direct: Record, reading: Record) -> Record:
     """What comes of a question behind a gate, by what came of it both ways."""
     if direct.decision is not None and not direct.decision["retrieve"]:
         return direct
-
     costs = dict[str, Any]()
     for name in ("calls", "prompt_tokens", "completion_tokens", "ms"):
         counts = getattr(direct, name), getattr(reading, name)

@@ -10,21 +10,20 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import numpy as np
-
 from ltrag_plugins import artifacts
-from ltrag_plugins.dur.prompts import FORMATS, PromptFormat, text_of
+from ltrag_plugins.dur.prompts import FORMATS, PromptFormat
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.errors import InvalidInput, checked, listed, path_of
 from ltrag_plugins.evaluate.choice import Goal, PipelineReport, Retrieves, Verdict, WayFigures
 from ltrag_plugins.evaluate.gating import RunGate
-from ltrag_plugins.flow import Flow, Observer, World, arun, ask, embed, fetch, run, run_many
+from ltrag_plugins.flow import Flow, Observer, World, arun, ask, fetch, run, run_many
 from ltrag_plugins.gece.decision import Decision, guarded, shows
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import drafting
 from ltrag_plugins.llm.base import LLM, Encoder
+from ltrag_plugins.methods.dur import reranked
 from ltrag_plugins.metrics import calibration
 from ltrag_plugins.metrics.calibration import Interval, Reliability
 from ltrag_plugins.prompts.templates import NOT_TEXT, standalone
@@ -294,9 +293,7 @@ class LongTailRAG:
         settings, ranker, fitted = self.settings, self.ranker, self.calibration
         [found] = yield from fetch(question, k=settings.found if ranker else settings.k)
         if ranker is not None and found:
-            rows = np.asarray((yield from embed(question, *map(text_of, found))), dtype=float)
-            best = ranker.rank_vectors(rows[0], rows[1:], top_n=ranker.shots)
-            found = [replace(found[place.index], score=place.score) for place in best]
+            found = yield from reranked(question, found, ranker, ranker.shots)
         if fitted is None:  # of a model that does not say how sure it is: the first prompt alone
             reading = settings.reading
             prompt = Session(question, found, reading).prompt()

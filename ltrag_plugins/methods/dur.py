@@ -1,5 +1,6 @@
 """DUR (Yu et al., NAACL 2025) over passages in place of solved examples, by a trained head."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from ltrag_plugins.errors import checked
 from ltrag_plugins.flow import Flow, World, embed, fetch
 from ltrag_plugins.methods.method import Method, ReadingSettings
 from ltrag_plugins.settings import Count
-from ltrag_plugins.types import Answer, Question
+from ltrag_plugins.types import Answer, Passage, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +35,21 @@ def _answer(question: Question, settings: DURMethodSettings, _: None) -> Flow[An
     [found] = yield from fetch(question.text, k=settings.found)
     if not found:
         return (yield from settings.read(question, ()))
-    vectors = np.asarray((yield from embed(question.text, *map(text_of, found))), float)
-    if settings.ranker is None:
-        scores = vectors[1:] @ vectors[0]
-        order = np.argsort(-scores, kind="stable")[: settings.k]
-        best = [replace(found[i], score=float(scores[i])) for i in order]
-    else:
-        ranked = settings.ranker.rank_vectors(vectors[0], vectors[1:], top_n=settings.k)
-        best = [replace(found[one.index], score=one.score) for one in ranked]
+    best = yield from reranked(question.text, found, settings.ranker, settings.k)
     return (yield from settings.read(question, best))
+
+
+def reranked(
+    question: str, found: Sequence[Passage], ranker: DURRanker | None, k: int
+) -> Flow[list[Passage]]:
+    """The best `k` of some passages, best first, with their scores: one encoding."""
+    vectors = np.asarray((yield from embed(question, *map(text_of, found))), float)
+    if ranker is not None:
+        ranked = ranker.rank_vectors(vectors[0], vectors[1:], top_n=k)
+        return [replace(found[one.index], score=one.score) for one in ranked]
+    scores = vectors[1:] @ vectors[0]
+    order = np.argsort(-scores, kind="stable")[:k]
+    return [replace(found[i], score=float(scores[i])) for i in order]
 
 
 def _refuses(settings: DURMethodSettings, world: World) -> None:
