@@ -227,6 +227,13 @@ def replace_file(path: Path, content: bytes) -> None:
         _replace({path: content})
 
 
+def write_json(path: Path, value: Any) -> None:
+    """As `replace_file`, a value as JSON; the folder is made."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    with writing(path.parent):  # half of a surrogate pair becomes JSON's own escape
+        replace_file(path, f"{text}\n".encode(errors="backslashreplace"))
+
+
 def _replace(contents: Mapping[Path, bytes]) -> None:
     """As `replace_file`; several are replaced right after each other, when all are written."""
     mine = f".{os.urandom(4).hex()}.new"  # another may write there too

@@ -18,7 +18,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.artifacts import check_same, reading, replace_file, tidying, writing
+from ltrag_plugins.artifacts import check_same, reading, tidying, write_json, writing
 from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact, path_of
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import CellName
@@ -93,7 +93,7 @@ class RunFolder:
                 for file in (self.path / "records").glob("*.jsonl"):
                     file.unlink()
             body = {"format": _FORMAT, "identity": identity, **told}
-            self.write(self.path / "run.json", body)
+            write_json(self.path / "run.json", body)
 
     def _answered(self, cells: Iterable[str]) -> bool:
         """Whether there is an answer, or what cannot be read, which may be one."""
@@ -151,12 +151,6 @@ class RunFolder:
             except OSError:
                 file.truncate(whole)
                 raise
-
-    @staticmethod
-    def write(path: Path, body: Any) -> None:
-        """Write JSON over what is there."""
-        with writing(path.parent):
-            replace_file(path, json.dumps(body, indent=1, ensure_ascii=False).encode())
 
     def file(self, cell: str) -> Path:
         """Where a cell's records stand."""

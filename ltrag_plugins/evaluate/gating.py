@@ -1,6 +1,5 @@
 """The gates of a run, fitted in its folder or read from another, and the rows they stand before."""
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any, Self, cast
 import numpy as np
 
 from ltrag_plugins import artifacts
-from ltrag_plugins.artifacts import check_same, json_object, writing
+from ltrag_plugins.artifacts import check_same, json_object, write_json
 from ltrag_plugins.data import digest_of
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.spec import EQ2, Cell, CellName
@@ -174,9 +173,7 @@ class RunGate(Settings):
             return gate
         parts |= {"encoder": world.encoder, "retriever": retriever, "target_rate": self.rate}
         gate = GECEGate.fit(labelled, **parts)
-        with writing(folder):  # first: a gate without it is fitted again
-            text = json.dumps(fitted_on, indent=1)
-            (folder / "fitted_on.json").write_text(f"{text}\n", encoding="utf-8")
+        write_json(folder / "fitted_on.json", fitted_on)  # first: without it a gate is fitted again
         gate.save(folder)
         return gate
 

@@ -12,7 +12,7 @@ from platform import python_version
 from typing import Any
 
 from ltrag_plugins import flow as requests
-from ltrag_plugins.artifacts import identity_of
+from ltrag_plugins.artifacts import identity_of, write_json
 from ltrag_plugins.data import check_labelled, digest_of
 from ltrag_plugins.errors import (
     CacheUnreadable,
@@ -268,7 +268,7 @@ def evaluate(
                 try:
                     learned = method.taught(labelled, cell.set, asking)
                     if learned is not None and method.told is not None:
-                        folder.write(folder.learned(cell.name), method.told(learned))
+                        write_json(folder.learned(cell.name), method.told(learned))
                 except ENDS:
                     raise
                 except LtragError as error:  # nothing to learn from: the other methods go on

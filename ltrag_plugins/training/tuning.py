@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 
-from ltrag_plugins.artifacts import check_same, reading, replace_file, writing
+from ltrag_plugins.artifacts import check_same, reading, replace_file, write_json, writing
 from ltrag_plugins.errors import (
     InvalidInput,
     ModelError,
@@ -144,7 +144,7 @@ def finetune(
         own, losses = _trained(llm, rows, held_out, settings, folder / _CHECKPOINTS, on_step)
         steps, left_out = losses["steps"], [{"id": name, "tokens": size} for name, size in dropped]
         counts = {"examples": len(rows), "held_out": len(held_out), "dropped": left_out}
-        _write(folder, _HISTORY, losses | counts)
+        write_json(folder / _HISTORY, losses | counts)
         summary = {"first": steps[0]["loss"], "last": steps[-1]["loss"]}
         of = {"label": llm.name.partition("@")[0], "fingerprints": base}
         files = _save(folder, own, llm, settings.method)
@@ -152,7 +152,7 @@ def finetune(
         manifest |= {"files": files, **data, **how}
         manifest |= {"losses": summary | {"validation": losses["validation"]}, **counts}
         manifest |= {"versions": {name: version(name) for name in _VERSIONED}}
-        _write(folder, loading.MANIFEST, manifest)
+        write_json(folder / loading.MANIFEST, manifest)
         shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
     loading.read_adapter(folder)
     remedy = "The weights are fine; to train again, name another folder."
@@ -170,7 +170,7 @@ def _begin(folder: Path, identity: Mapping[str, Any]) -> None:
     with writing(folder):
         there = {entry.name for entry in folder.iterdir() if entry.suffix != ".new"}
     if not there:
-        _write(folder, _RUN, identity)
+        write_json(folder / _RUN, identity)
         return
     if _RUN not in there:
         some = ", ".join(sorted(there)[:3])
@@ -178,11 +178,6 @@ def _begin(folder: Path, identity: Mapping[str, Any]) -> None:
     with reading(f"{folder / _RUN} cannot be read", "Name another folder."):
         before = dict(json.loads((folder / _RUN).read_bytes()))
     check_same(f"{folder} holds another run", before, identity, "Name another folder.")
-
-
-def _write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
-    with writing(folder):
-        replace_file(folder / name, json.dumps(content, indent=1, allow_nan=False).encode())
 
 
 def _save(folder: Path, model: Any, llm: TransformersLLM, method: str) -> dict[str, str]:
@@ -368,8 +363,7 @@ class _AnswerTrainer(SFTTrainer):
             with writing(folder):
                 # past SFTTrainer's own, which adds a model card
                 super(SFTTrainer, self)._save_checkpoint(model, trial)
-                hashes = json.dumps(_hashes(checkpoint), indent=1)
-                replace_file(checkpoint / _COMPLETE, hashes.encode())
+                write_json(checkpoint / _COMPLETE, _hashes(checkpoint))
         except (RuntimeError, SafetensorError) as error:  # what torch raises on a full disk
             raise UnwritableArtifact(f"cannot write a checkpoint to {folder}: {error}") from error
 
