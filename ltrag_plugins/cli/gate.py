@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -190,8 +189,7 @@ def _watch(
         if page or pictures:
             from ltrag_plugins.report.watch_figures import watch_page
 
-            with TemporaryDirectory() as nowhere:  # pictures alone are wanted without a page
-                watch_page(kept, page or Path(nowhere) / "watch.html", pictures)
+            watch_page(kept, page, pictures)
             io.say(f"the page is {page}" if page else f"the pictures are in {pictures}")
         io.show(stored_monitor(kept), as_data)
 
