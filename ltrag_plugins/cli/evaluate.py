@@ -162,14 +162,14 @@ def _evaluate(
         world = load()
         if head is not None and world.encoder is not None:
             ranker = dur.DURRanker.load(head, encoder=world.encoder)
-            for i, cell in enumerate(alone):
-                if cell.method.name == "dur":
-                    alone[i] = replace(cell, settings=replace(cell.set, ranker=ranker))
-        cells, made = gated_cells(alone, gatings, run.seeds), {}
-        check_begun(folder, questions=found, cells=cells, world=world, **same)
-        if gatings and all(cell.gate is None for cell in cells):
+            for i, row in enumerate(rows):
+                if row.method.name == "dur":
+                    rows[i] = replace(row, settings=replace(row.set, ranker=ranker))
+        check_begun(folder, questions=found, cells=rows, world=world, **same)
+        if gatings and all(row.gate is None for row in rows):
             io.say("no gate is put before these methods: none retrieves, or they are gates")
             gatings = []
+        made: dict[str, Any] = {}
         for one in gatings:
             learned = others if one.paper is None else found
             searched = len(others) if one.paper is None and world.retriever else 0
@@ -182,8 +182,7 @@ def _evaluate(
                 for line in (f"the gate {verdict}", *notes):
                     io.say(line)
         cells = [
-            cell if cell.gate is None else replace(cell, gate=made[cell.gate_name])
-            for cell in cells
+            one if one.gate is None else replace(one, gate=made[one.gate_name]) for one in rows
         ]
         fits = {name: gate.report for name, gate in made.items() if hasattr(gate, "report")}
         about = ("scorer", "target", "tier")
