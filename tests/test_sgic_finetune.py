@@ -337,6 +337,18 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_what_was_saved(smollm2,
     assert not (tmp_path / "b" / "finetune.json").exists()
 
 
+def test_a_validation_loss_that_is_no_number_is_named(smollm2, tune, tmp_path):
+    spoiled = tiny_llm(smollm2.tokenizer)
+
+    def spoil(_):  # after the step, before the held-out answers are read
+        with torch.no_grad():
+            spoiled.model.lm_head.weight[0] = float("nan")
+
+    with pytest.raises(ModelError, match="the validation loss after step 1 is nan"):
+        tune(model=spoiled, on_step=spoil, held_out=0.5)
+    assert not (tmp_path / "out" / "history.json").exists()
+
+
 def test_neither_the_trainers_makers_nor_a_hub_hear_of_a_run(llm, tune, monkeypatch):
     heard, checking = [], "peft.utils.save_and_load.check_file_exists_on_hf_hub"
     for place in ("trl.trainer.base_trainer.send_telemetry", checking):

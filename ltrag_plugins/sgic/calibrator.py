@@ -66,7 +66,7 @@ class Calibration:
 
     def save(self, folder: str | PathLike[str], *, llm: LLM) -> None:
         """Write it, with the name of the model it was fitted on; an older one is replaced."""
-        names = ("settings", "scale", "wrongness", "data", *["encoder"] * bool(self.encoder))
+        names = ["settings", "scale", "wrongness", "data"] + (["encoder"] if self.encoder else [])
         parts = {name: getattr(self, name) for name in names} | {"llm": llm.name}
         artifacts.write(folder, "sgic", parts, format=_FORMAT)
 

@@ -353,8 +353,9 @@ class _AnswerTrainer(SFTTrainer):
                 inputs = self._prepare_inputs(self.data_collator([row]))
                 total += size * float(super().compute_loss(model, inputs))
         model.train()
-        entry: Any = {"step": self.state.global_step, "validation_loss": total / sum(sizes)}
-        self.state.log_history.append(entry)
+        done, loss = self.state.global_step, total / sum(sizes)
+        _check_finite(f"the validation loss after step {done}", loss)
+        self.state.log_history.append({"step": done, "validation_loss": loss})
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(str(self.args.output_dir))
