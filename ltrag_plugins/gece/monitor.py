@@ -416,6 +416,35 @@ class Watch(Shared):
             self._learner.learn()
 
 
+class WatchedRouter:
+    """What the routers of the integrations tell of their gate at work."""
+
+    _watch: Watch
+
+    @property
+    def monitor(self) -> Monitor:
+        """How the gate does: how much it retrieves, how its scores lie, and what audits say."""
+        return self._watch.monitor()
+
+    def settle(self, timeout: float = 60.0) -> bool:
+        """Wait until drafts, audits and fits in the background are done; False: the seconds were
+        not enough. For the end of a program, which loses what still waits; on an event loop await
+        `asyncio.to_thread(router.settle)`."""
+        return self._watch.settle(timeout)
+
+    def savings(self, price: float | None = None) -> Savings:
+        """What the decisions so far saved against always retrieving, at the costs that `fit`
+        measured; those of what is given as `direct` are not among them.
+
+        Args:
+            price: money for a token.
+
+        Raises:
+            InvalidInput: the gate was fitted without the chain or engine, so its costs are unknown.
+        """
+        return self._watch.savings(price)
+
+
 class _Background:
     """Daemon threads for what no answer should wait for: one writes, two compare. At most 20,000
     records and 256 comparisons wait; others are left out and counted."""

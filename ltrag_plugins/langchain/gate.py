@@ -45,8 +45,8 @@ from ltrag_plugins.gece.decision import (
     guarded,
     warn_of_learning,
 )
-from ltrag_plugins.gece.monitor import Monitor, Watch
-from ltrag_plugins.gece.savings import PAUSE, Savings, awaited_in
+from ltrag_plugins.gece.monitor import Watch, WatchedRouter
+from ltrag_plugins.gece.savings import PAUSE, awaited_in
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.langchain.component import (
     Asked,
@@ -169,7 +169,7 @@ _DRAFT = _Draft(name="GECEDraft")
 _DRAFT._serialized  # noqa: B018 (LangChain describes a model once, and its copies keep it)
 
 
-class GECERouter(Component):
+class GECERouter(WatchedRouter, Component):
     """Sends a question to the retrieving chain, or answers it with the gate's own draft.
 
     In `batch` the gate's model calls are merged into one; `abatch` runs side by side. Arguments
@@ -377,29 +377,6 @@ class GECERouter(Component):
             settings=settings,
         )
         return cls(gate, chain, audit_rate=audit_rate, **options)
-
-    @property
-    def monitor(self) -> Monitor:
-        """How the gate does: how much it retrieves, how its scores lie, and what audits say."""
-        return self._watch.monitor()
-
-    def settle(self, timeout: float = 60.0) -> bool:
-        """Wait until drafts, audits and fits in the background are done; False: the seconds were
-        not enough. For the end of a program, which loses what still waits; on an event loop await
-        `asyncio.to_thread(router.settle)`."""
-        return self._watch.settle(timeout)
-
-    def savings(self, price: float | None = None) -> Savings:
-        """What the decisions so far saved against always retrieving, at the costs that `fit`
-        measured; a `direct` chain's are not among them.
-
-        Args:
-            price: money for a token.
-
-        Raises:
-            InvalidInput: the gate was fitted without the chain, so its costs are unknown.
-        """
-        return self._watch.savings(price)
 
     @property
     def InputType(self) -> Any:

@@ -48,8 +48,8 @@ from ltrag_plugins.gece.decision import (
     guarded,
     warn_of_learning,
 )
-from ltrag_plugins.gece.monitor import Monitor, Watch
-from ltrag_plugins.gece.savings import PAUSE, Savings, Usage, awaited_in
+from ltrag_plugins.gece.monitor import Watch, WatchedRouter
+from ltrag_plugins.gece.savings import PAUSE, Usage, awaited_in
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.model import LlamaIndexLLM, model_of
@@ -138,7 +138,7 @@ class NoPrompts(PromptMixin):
             )
 
 
-class GECERouter(BaseQueryEngine):
+class GECERouter(WatchedRouter, BaseQueryEngine):
     """Asks `query_engine` where the gate says retrieve, else answers directly.
 
     The direct answer is the gate's draft, at no further call, unless `direct` is given. The
@@ -285,31 +285,9 @@ class GECERouter(BaseQueryEngine):
         return cls(gate, query_engine, audit_rate=audit_rate, **options)
 
     @property
-    def monitor(self) -> Monitor:
-        """How the gate does: how much it retrieves, how its scores lie, and what audits say."""
-        return self._watch.monitor()
-
-    def settle(self, timeout: float = 60.0) -> bool:
-        """Wait until drafts, audits and fits in the background are done; False: the seconds were
-        not enough. For the end of a program, which loses what still waits."""
-        return self._watch.settle(timeout)
-
-    @property
     def gate(self) -> DecidingGate:
         """What decides."""
         return self._gate
-
-    def savings(self, price: float | None = None) -> Savings:
-        """What the decisions so far saved against always retrieving, at the costs that `fit`
-        measured; a `direct` engine's are not among them.
-
-        Args:
-            price: money for a token.
-
-        Raises:
-            InvalidInput: the gate was fitted without the engine, so its costs are unknown.
-        """
-        return self._watch.savings(price)
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """What the engine finds, whatever the gate would say."""
