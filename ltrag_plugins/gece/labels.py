@@ -26,13 +26,14 @@ from ltrag_plugins.errors import (
 from ltrag_plugins.flow import Flow, Observer, World, check_world, fetch, gradient_llm, run_many
 from ltrag_plugins.gece.savings import Usage
 from ltrag_plugins.gece.score import mean_gradients, quality_of, references_like
-from ltrag_plugins.gece.settings import GECESettings
+from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import (
     SIGNALS,
     Evidence,
     OwnSignals,
     askable_question,
     drafting,
+    frequencies_for,
     with_gradient_term,
 )
 from ltrag_plugins.llm.base import LLM, Direction, GradientLLM
@@ -323,6 +324,18 @@ def check_count(questions: Collection[object]) -> None:
     if len(questions) < FEWEST_QUESTIONS:
         found = f"{len(questions) or 'no'} calibration questions"
         raise CalibrationError(f"{found}; a gate needs at least {FEWEST_QUESTIONS}, better 200")
+
+
+def check_fit(questions: Collection[object], most: int, how: Mapping[str, Any]) -> GECESettings:
+    """Refuse what no gate can be fitted on before a chain runs, `most` times at once; the settings
+    in the fit's arguments."""
+    check_scorer(settings := how["settings"] or GECESettings())
+    frequencies_for(settings, None)  # a missing package is named
+    check_count(questions)
+    if not isinstance(most, int) or most < 1:
+        raise InvalidInput(f"max_concurrency must be a whole number, at least 1, got {most!r}")
+    Targets(*(how[name] for name in ("target_rate", "target_accuracy", "budget")))
+    return settings
 
 
 def check_askable(texts: Iterable[str], max_words: int) -> None:

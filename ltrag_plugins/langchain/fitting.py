@@ -23,10 +23,9 @@ from ltrag_plugins.errors import CalibrationError, InvalidInput, checked
 from ltrag_plugins.flow import World, run, run_many
 from ltrag_plugins.gece.decision import NOT_TEXT
 from ltrag_plugins.gece.gate import GECEGate
-from ltrag_plugins.gece.labels import accepted_in, check_askable, check_count, check_scorer
+from ltrag_plugins.gece.labels import accepted_in, check_askable, check_fit
 from ltrag_plugins.gece.savings import Usage, event_loop, timed
-from ltrag_plugins.gece.settings import GECESettings, Targets
-from ltrag_plugins.gece.signals import drafting, frequencies_for
+from ltrag_plugins.gece.signals import drafting
 from ltrag_plugins.langchain.component import (
     ANSWER_KEYS,
     Asking,
@@ -58,13 +57,7 @@ def fit_from_chain(
 ) -> tuple[GECEGate, Any]:
     """The gate, and an output of the chain; `most` runs of it at once; `check` may refuse the
     first input and output. See `GECERouter.fit`."""
-    settings = how["settings"] or GECESettings()
-    check_scorer(settings)
-    frequencies_for(settings, None)  # a missing package is named before the chain runs
-    check_count(questions)
-    if not isinstance(most, int) or most < 1:
-        raise InvalidInput(f"max_concurrency must be a whole number, at least 1, got {most!r}")
-    Targets(*(how[name] for name in ("target_rate", "target_accuracy", "budget")))
+    settings = check_fit(questions, most, how)
     takes = _entries_taken(chain)
     examples = [_example_of(one, takes, asking.key) for one in questions]
     inputs = [value for value, _ in examples]

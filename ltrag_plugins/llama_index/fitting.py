@@ -20,10 +20,9 @@ from llama_index_instrumentation import get_dispatcher
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.gece.gate import GECEGate
-from ltrag_plugins.gece.labels import accepted_in, check_askable, check_count, check_scorer
+from ltrag_plugins.gece.labels import accepted_in, check_askable, check_fit
 from ltrag_plugins.gece.savings import Usage, event_loop, timed
-from ltrag_plugins.gece.settings import GECESettings, Targets
-from ltrag_plugins.gece.signals import drafting, frequencies_for
+from ltrag_plugins.gece.signals import drafting
 from ltrag_plugins.llama_index.gate import asked
 from ltrag_plugins.llama_index.model import model_of
 from ltrag_plugins.llm.base import LLM
@@ -42,13 +41,7 @@ def fit_from_engine(
     **how: Any,
 ) -> GECEGate:
     """The gate before an engine, which is asked `most` queries at once; see `GECERouter.fit`."""
-    settings = how["settings"] or GECESettings()
-    check_scorer(settings)
-    frequencies_for(settings, None)  # a missing package is named before the chain runs
-    check_count(questions)
-    if not isinstance(most, int) or most < 1:
-        raise InvalidInput(f"max_concurrency must be a whole number, at least 1, got {most!r}")
-    Targets(*(how[name] for name in ("target_rate", "target_accuracy", "budget")))
+    settings = check_fit(questions, most, how)
     examples = [question_of(one) for one in questions]
     texts = [render_question(one) for one in examples]
     check_askable(texts, settings.max_words)
