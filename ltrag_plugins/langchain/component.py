@@ -42,7 +42,7 @@ from pydantic import BaseModel, PydanticUserError, ValidationError
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, checked
 from ltrag_plugins.flow import Flow, World, arun, run
 from ltrag_plugins.gece.decision import NOT_TEXT, shows
-from ltrag_plugins.langchain.model import own_call, run_merged
+from ltrag_plugins.langchain.model import own_call, run_merged, unbound
 
 _logger = logging.getLogger(__name__)
 ANSWER_KEYS = ("answer", "output", "result", "response", "generation", "text")
@@ -595,13 +595,6 @@ def _steps(chain: Any) -> list[Any]:
     if isinstance(chain, RunnableSequence):
         return [*chain.steps[:-1], *_steps(chain.steps[-1])]
     return [chain]
-
-
-def unbound(chain: Any) -> Any:
-    """The Runnable itself, without what is bound to it."""
-    while isinstance(chain, RunnableBindingBase):
-        chain = chain.bound
-    return chain
 
 
 def _channels(chain: Any) -> tuple[str, ...]:

@@ -33,9 +33,8 @@ from ltrag_plugins.langchain.component import (
     conversation_of,
     entries_of,
     properties_of,
-    unbound,
 )
-from ltrag_plugins.langchain.model import model_of
+from ltrag_plugins.langchain.model import model_of, unbound
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.prompts.templates import render_question, standalone
 from ltrag_plugins.types import Question

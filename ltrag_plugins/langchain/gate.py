@@ -58,10 +58,9 @@ from ltrag_plugins.langchain.component import (
     history_ids,
     in_graph,
     plain,
-    unbound,
 )
 from ltrag_plugins.langchain.embeddings import encoder_of
-from ltrag_plugins.langchain.model import model_of, own_call
+from ltrag_plugins.langchain.model import model_of, own_call, unbound
 from ltrag_plugins.langchain.retriever import asking_for, checked_k, document_of, documents_in
 from ltrag_plugins.llm.base import LLM, Encoder
 

@@ -51,7 +51,9 @@ def model_name(model: object) -> str:
 def _identity(model: Runnable[Any, Any]) -> str:
     """Class, model name, and a digest of what can change the answers: what LangChain calls
     identifying, other fields that were set, and bound arguments."""
-    inner, bound = _unwrapped(model)
+    inner, bound = model, dict[str, Any]()
+    while isinstance(inner, RunnableBindingBase):
+        inner, bound = inner.bound, {**inner.kwargs, **bound}
     fields = getattr(type(inner), "model_fields", {})
     fields = {**fields, "stream": fields.get("streaming")}
     identifying = {
@@ -77,13 +79,11 @@ def _bare(value: object) -> str:
     return value.rstrip("/") if isinstance(value, str) else ""
 
 
-def _unwrapped(model: Runnable[Any, Any]) -> tuple[Runnable[Any, Any], dict[str, Any]]:
-    """The model inside bindings, and what they bind to its calls."""
-    bound: dict[str, Any] = {}
-    while isinstance(model, RunnableBindingBase):
-        bound = {**model.kwargs, **bound}
-        model = model.bound
-    return model, bound
+def unbound(chain: Any) -> Any:
+    """The Runnable itself, without what is bound to it."""
+    while isinstance(chain, RunnableBindingBase):
+        chain = chain.bound
+    return chain
 
 
 def _generation_of(reply: Any, usage: Any, model: str, asked: GenerationSettings) -> Generation:
@@ -191,14 +191,14 @@ class LangChainLLM(RequestLLM):
         self._seconds = seconds_of(model)
         wanted = "a LangChain chat model or LLM (none is needed for ltrag_plugins.llm.openai)"
         checked(model, Runnable, "model", wanted)
-        if name is None and not isinstance(_unwrapped(model)[0], BaseLanguageModel):
+        if name is None and not isinstance(unbound(model), BaseLanguageModel):
             raise InvalidInput(
                 f"LangChainLLM takes a chat model or LLM, and {type(model).__name__} is none: wrap "
                 "the model inside it, or, where it takes a prompt and gives a model's reply, say "
                 "what it is called (name=...) and how settings reach it (settings=...)"
             )
         self._name, self._logprobs = name, logprobs
-        self.one_by_one = not isinstance(_unwrapped(model)[0], BaseLLM)
+        self.one_by_one = not isinstance(unbound(model), BaseLLM)
         # LangChain describes every new copy for its callbacks, at a millisecond or two
         self._ready = lru_cache(maxsize=16)(partial(settings, model))
 
