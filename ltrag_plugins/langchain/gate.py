@@ -437,18 +437,12 @@ class GECERouter(WatchedRouter, Component):
         for value in values:
             turn = _Turn(value, self._shape.with_thread(value, config))
             branch = self._chosen(self._gate.invoke(turn.whole, config), turn, config)
-            chunks, whole = list[Any](), None
-            try:
+            with self._streamed(branch, kwargs) as chunks:
                 if self.return_decision:
                     yield AddableDict(decision=branch.shown)
                 for chunk in branch.runnable.stream(value, branch.config, **kwargs):
                     chunks.append(chunk)
                     yield self._piece(branch, chunk)
-                whole = chunks
-                if branch.runnable is self.retrieving:
-                    self._shape.note_pieces(chunks)
-            finally:
-                self._saw(branch, whole, kwargs)
 
     async def _astream(
         self, values: AsyncIterator[Any], config: RunnableConfig, **kwargs: Any
@@ -456,8 +450,7 @@ class GECERouter(WatchedRouter, Component):
         async for value in values:
             turn = _Turn(value, await self._shape.awith_thread(value, config))
             branch = self._chosen(await self._gate.ainvoke(turn.whole, config), turn, config)
-            chunks, whole = list[Any](), None
-            try:
+            with self._streamed(branch, kwargs) as chunks:
                 if self.return_decision:
                     yield AddableDict(decision=branch.shown)
                 pieces: Any = branch.runnable.astream(value, branch.config, **kwargs)
@@ -466,11 +459,18 @@ class GECERouter(WatchedRouter, Component):
                     async for chunk in pieces:
                         chunks.append(chunk)
                         yield self._piece(branch, chunk)
-                whole = chunks
-                if branch.runnable is self.retrieving:
-                    self._shape.note_pieces(chunks)
-            finally:
-                self._saw(branch, whole, kwargs)
+
+    @contextmanager
+    def _streamed(self, branch: "_Branch", kwargs: Any) -> Iterator[list[Any]]:
+        """The list that a stream's chunks go into; the watch sees them if it is not left."""
+        chunks, whole = list[Any](), None
+        try:
+            yield chunks
+            whole = chunks
+            if branch.runnable is self.retrieving:
+                self._shape.note_pieces(chunks)
+        finally:
+            self._saw(branch, whole, kwargs)
 
     def _batch(
         self, values: list[Any], config: list[RunnableConfig], *, keep_going: bool, **kwargs: Any
