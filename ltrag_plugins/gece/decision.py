@@ -114,6 +114,7 @@ def guarded(
     on_error: Literal["retrieve", "raise"] = "retrieve",
     *,
     history: Sequence[tuple[str, str]] = (),
+    failed: ModelError | None = None,
     searches: bool = False,
 ) -> Flow[Decision]:
     """As `gate.deciding`; where the model fails, a decision to retrieve that says why.
@@ -121,7 +122,7 @@ def guarded(
     A question that holds `NOT_TEXT`, or comes right after one that does, retrieves. One with a
     `history` (see `prompts.templates.standalone`) is made to stand alone first, if the gate takes
     it for one; a gate that has not learned yet does not read it, so it stays as it is unless the
-    decision's question `searches`.
+    decision's question `searches`. What made it stand alone elsewhere may have `failed`.
 
     A model fails that cannot be reached, gives no token probabilities where the gate reads them,
     sends what cannot be used, or has its answer cut by a content filter. The decision then has an
@@ -137,6 +138,8 @@ def guarded(
     if NOT_TEXT in question:
         return _announced(_blind(question.replace(NOT_TEXT, "") or question, why))
     try:
+        if failed:
+            raise failed
         turn = _check_turn(question, gate, history) if history else None
         unread = None if searches else turn
         if unread is None:

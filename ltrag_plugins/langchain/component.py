@@ -39,7 +39,7 @@ from langchain_core.runnables.passthrough import RunnableAssign
 from langchain_core.runnables.utils import AddableDict
 from pydantic import BaseModel, PydanticUserError, ValidationError
 
-from ltrag_plugins.errors import EmptyQuestion, InvalidInput, checked
+from ltrag_plugins.errors import EmptyQuestion, InvalidInput, ModelFailed, checked
 from ltrag_plugins.flow import Flow, World, arun, run
 from ltrag_plugins.gece.decision import NOT_TEXT, shows
 from ltrag_plugins.langchain.model import own_call, run_merged, unbound
@@ -58,7 +58,7 @@ class Asked(NamedTuple):
 
     question: str
     history: tuple[tuple[str, str], ...] = ()
-    failed: Exception | None = None
+    failed: ModelFailed | None = None
     """Why the question does not stand alone, where `condense` should have made it."""
 
 
@@ -218,7 +218,9 @@ class Asking:
     def _uncondensed(self, asked: Asked, error: Exception) -> Asked:
         if self.on_error != "retrieve":
             raise error
-        return Asked(asked.question, failed=error)
+        failed = ModelFailed(f"condense= raised {type(error).__name__}: {error}")
+        failed.__cause__ = error
+        return Asked(asked.question, failed=failed)
 
     def read_many(self, values: Sequence[Any], configs: Sequence[RunnableConfig]) -> list[Any]:
         """As `read` for each, errors in their places."""
@@ -665,7 +667,7 @@ class Component(Runnable[Any, Any]):
 class FlowRunnable(Component):
     """A flow from a question as a component; `shown` says how its answer is put out."""
 
-    flow: Callable[..., Flow[Any]]
+    flow: Callable[[Asked], Flow[Any]]
     world: World
     asking: Asking
     shown: Callable[[Any], Any]
@@ -674,20 +676,17 @@ class FlowRunnable(Component):
     stream, astream = Runnable.stream, Runnable.astream  # in one piece
 
     def _invoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
-        return self.shown(run(self._flow(self.asking.read(value, config)), self.world))
+        return self.shown(run(self.flow(self.asking.read(value, config)), self.world))
 
     async def _ainvoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
         asked = await self.asking.aread(value, config)
-        return self.shown(await arun(self._flow(asked), self.world))
+        return self.shown(await arun(self.flow(asked), self.world))
 
     def _batch(self, values: list[Any], config: list[RunnableConfig], **_: Any) -> list[Any]:
         flows = map(self._running, self.asking.read_many(values, config))
         return run_merged([*flows], self.world, config)
 
-    def _flow(self, asked: Asked) -> Flow[Any]:
-        return self.flow(asked.question, history=asked.history)
-
     def _running(self, asked: Asked | Exception) -> Flow[Any]:
         if isinstance(asked, Exception):
             raise asked
-        return self.shown((yield from self._flow(asked)))
+        return self.shown((yield from self.flow(asked)))

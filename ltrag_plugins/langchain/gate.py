@@ -36,7 +36,7 @@ from langchain_core.runnables.graph import Graph
 from langchain_core.runnables.utils import AddableDict
 from pydantic import BeforeValidator, ConfigDict, create_model
 
-from ltrag_plugins.errors import InvalidInput, ModelFailed
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow
 from ltrag_plugins.gece.decision import (
     DecidingGate,
@@ -72,28 +72,14 @@ def _gate_step(
     gate: DecidingGate, asking: Asking, on_error: _OnError, *, searches: bool = False
 ) -> FlowRunnable:
     """Question in, verdict out; a run named GECEGate, the model's runs its children."""
-    deciding = {"gate": checked_gate(gate, on_error), "on_error": on_error, "searches": searches}
-    flow, asking = partial(guarded, **deciding), replace(asking, on_error=on_error)
-    return _GateStep(flow, gate.world, asking, _Verdict, "GECEGate")
+    checked_gate(gate, on_error)
 
+    def flow(asked: Asked) -> Flow[Decision]:
+        how: Any = {"history": asked.history, "failed": asked.failed, "searches": searches}
+        return guarded(asked.question, gate, on_error, **how)
 
-class _GateStep(FlowRunnable):
-    """A follow-up that `condense` could not make stand alone retrieves."""
-
-    def _flow(self, asked: Asked) -> Flow[Any]:
-        if asked.failed is None:
-            return super()._flow(asked)
-        return self.flow(asked.question, gate=_Uncondensed(asked.failed))
-
-
-class _Uncondensed(NamedTuple):
-    """In the place of a gate, for a question that does not stand alone."""
-
-    error: Exception
-
-    def deciding(self, question: str) -> Flow[Decision]:
-        said = f"condense= raised {type(self.error).__name__}: {self.error}"
-        raise ModelFailed(said) from self.error
+    asking = replace(asking, on_error=on_error)
+    return FlowRunnable(flow, gate.world, asking, _Verdict, "GECEGate")
 
 
 class _Verdict(dict[str, Any]):

@@ -8,7 +8,7 @@ from langchain_core.runnables import Runnable
 
 from ltrag_plugins.flow import Flow, World
 from ltrag_plugins.gece.decision import NOT_TEXT
-from ltrag_plugins.langchain.component import Asking, FlowRunnable
+from ltrag_plugins.langchain.component import Asked, Asking, FlowRunnable
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.model import model_of
 from ltrag_plugins.langchain.retriever import LangChainRetriever
@@ -51,8 +51,9 @@ def as_runnable(
     world = World(llm=model_of(llm), retriever=searching, encoder=vectors)
     ready = row.ready(world, settings=settings, labelled=labelled)
 
-    def flow(question: str, history: object) -> Flow[Answer]:
-        return ready(question.replace(NOT_TEXT, "").strip())  # of a picture it reads the words
+    def flow(asked: Asked) -> Flow[Answer]:
+        # of a picture it reads the words
+        return ready(asked.question.replace(NOT_TEXT, "").strip())
 
     def shown(answer: Answer) -> Any:
         return answer if return_answer else answer.text

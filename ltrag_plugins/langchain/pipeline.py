@@ -11,10 +11,11 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from ltrag_plugins import evaluate
 from ltrag_plugins.errors import checked, listed
 from ltrag_plugins.evaluate import LongTailAnswer, PipelineReport
-from ltrag_plugins.flow import World, run_many
+from ltrag_plugins.flow import Flow, World, run_many
 from ltrag_plugins.gece.decision import NOT_TEXT
 from ltrag_plugins.gece.labels import accepted_in
 from ltrag_plugins.langchain.component import (
+    Asked,
     Asking,
     FlowRunnable,
     conversation_of,
@@ -64,8 +65,10 @@ class LongTailRAG(FlowRunnable):
     ) -> None:
         wanted = "an evaluate.LongTailRAG (fit or load makes one)"
         self.rag: evaluate.LongTailRAG = checked(rag, evaluate.LongTailRAG, "rag", wanted)
-        asking = Asking(question_key, condense)
-        super().__init__(rag.answering, rag.world, asking, _shown, name)
+        super().__init__(self._flow, rag.world, Asking(question_key, condense), _shown, name)
+
+    def _flow(self, asked: Asked) -> Flow[LongTailAnswer]:
+        return self.rag.answering(asked.question, history=asked.history)
 
     @classmethod
     def fit(
