@@ -665,28 +665,29 @@ class Component(Runnable[Any, Any]):
 
 @dataclass(eq=False, repr=False)
 class FlowRunnable(Component):
-    """A flow from a question as a component; `shown` says how its answer is put out."""
+    """A flow from a question as a component; `shown` says how its answer is put out, for an input
+    and the config of its call."""
 
     flow: Callable[[Asked], Flow[Any]]
     world: World
     asking: Asking
-    shown: Callable[[Any], Any]
+    shown: Callable[[Any, Any, RunnableConfig], Any]
     name: str | None = None
 
     stream, astream = Runnable.stream, Runnable.astream  # in one piece
 
     def _invoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
-        return self.shown(run(self.flow(self.asking.read(value, config)), self.world))
+        return run(self._running(self.asking.read(value, config), value, config), self.world)
 
     async def _ainvoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
         asked = await self.asking.aread(value, config)
-        return self.shown(await arun(self.flow(asked), self.world))
+        return await arun(self._running(asked, value, config), self.world)
 
     def _batch(self, values: list[Any], config: list[RunnableConfig], **_: Any) -> list[Any]:
-        flows = map(self._running, self.asking.read_many(values, config))
+        flows = map(self._running, self.asking.read_many(values, config), values, config)
         return run_merged([*flows], self.world, config)
 
-    def _running(self, asked: Asked | Exception) -> Flow[Any]:
+    def _running(self, asked: Asked | Exception, value: Any, config: RunnableConfig) -> Flow[Any]:
         if isinstance(asked, Exception):
             raise asked
-        return self.shown((yield from self.flow(asked)))
+        return self.shown((yield from self.flow(asked)), value, config)

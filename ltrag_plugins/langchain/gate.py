@@ -85,7 +85,7 @@ def _gate_step(
 class _Verdict(dict[str, Any]):
     """The decision as plain values, for traces, with the `Decision` itself at hand."""
 
-    def __init__(self, decision: Decision) -> None:
+    def __init__(self, decision: Decision, *_: Any) -> None:
         super().__init__(decision.as_metadata())
         self.decision = decision
 

@@ -55,7 +55,7 @@ def as_runnable(
         # of a picture it reads the words
         return ready(asked.question.replace(NOT_TEXT, "").strip())
 
-    def shown(answer: Answer) -> Any:
+    def shown(answer: Answer, *_: Any) -> Any:
         return answer if return_answer else answer.text
 
     return FlowRunnable(flow, world, Asking(question_key), shown, row.name)

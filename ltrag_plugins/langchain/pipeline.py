@@ -127,36 +127,16 @@ class LongTailRAG(FlowRunnable):
         """The same, putting out the answer's text (or the refusal) alone."""
         return self.pick("answer")
 
-    def _invoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
-        return _placed(super()._invoke(value, config), value, config)
 
-    async def _ainvoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
-        return _placed(await super()._ainvoke(value, config), value, config)
-
-    def _batch(self, values: list[Any], config: list[RunnableConfig], **_: Any) -> list[Any]:
-        found = super()._batch(values, config)
-        return [
-            one if isinstance(one, Exception) else _placed(one, *its)
-            for one, *its in zip(found, values, config, strict=True)
-        ]
-
-
-def _shown(answer: LongTailAnswer) -> dict[str, Any]:
+def _shown(answer: LongTailAnswer, value: Any, config: RunnableConfig) -> dict[str, Any]:
+    """As the class describes it: plain values in a graph, a message where messages came in."""
     names = ("question", "refused", "p_wrong", "uncertainty", "decision", "calibrated")
     told = {name: getattr(answer, name) for name in names}
-    return {**told, "answer": answer.text, "documents": [*map(document_of, answer.passages)]}
-
-
-def _placed(told: dict[str, Any], value: Any, config: RunnableConfig) -> dict[str, Any]:
-    """With a message where messages came in, and as plain values in a graph."""
-    if in_graph(config):
-        told = {
-            name: entry if name == "documents" else plain(entry) for name, entry in told.items()
-        }
+    told = plain(told) if in_graph(config) else told
+    told |= {"answer": answer.text, "documents": [*map(document_of, answer.passages)]}
     if "messages" in entries_of(value):
         scores = {name: told[name] for name in ("refused", "p_wrong", "uncertainty")}
-        metadata = {"longtail": scores}
-        told = {**told, "messages": [AIMessage(told["answer"], response_metadata=metadata)]}
+        told["messages"] = [AIMessage(answer.text, response_metadata={"longtail": scores})]
     return told
 
 
