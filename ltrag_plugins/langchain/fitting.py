@@ -220,26 +220,21 @@ def _answers_of(
         if outputs and unasked and batch is not awaited:  # it may have no sync call
             batch = awaited
             outputs = ask(part)
-        before = len(texts)
-        for value, output in zip(part, outputs, strict=True):
-            texts.append(read(value, output))
-        pairs = zip(texts[before:], outputs, strict=True)
-        return [text if isinstance(text, Exception) else output for text, output in pairs]
+        return [read(value, output) for value, output in zip(part, outputs, strict=True)]
 
     def read(value: Any, output: Any) -> Any:
-        """The output's text, or its exception; a first one that cannot be read, or whose shape
-        cannot be filled, ends the fit at once."""
-        if isinstance(output, Exception):
-            return output
+        """The output, or its exception, with its text beside it; a first one that cannot be read,
+        or whose shape cannot be filled, ends the fit at once."""
         first = all(isinstance(text, Exception) for text in texts)
-        if check and first:
+        if check and first and not isinstance(output, Exception):
             check(value, output)
         try:
-            return output_text(output, key)
+            texts.append(output if isinstance(output, Exception) else output_text(output, key))
         except InvalidInput as error:
             if first:
                 raise
-            return error
+            texts.append(output := error)
+        return output
 
     with event_loop() as loop:
 
