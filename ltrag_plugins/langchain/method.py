@@ -46,9 +46,7 @@ def as_runnable(
         ArtifactMismatch: the settings hold a head that was trained with another encoder.
     """
     row = method_named(method) if isinstance(method, str) else method
-    searching = LangChainRetriever(retriever) if isinstance(retriever, Runnable) else retriever
-    vectors = None if encoder is None else encoder_of(encoder)
-    world = World(llm=model_of(llm), retriever=searching, encoder=vectors)
+    world = World(**parts_of(llm, retriever, encoder))
     ready = row.ready(world, settings=settings, labelled=labelled)
 
     def flow(asked: Asked) -> Flow[Answer]:
@@ -59,3 +57,10 @@ def as_runnable(
         return answer if return_answer else answer.text
 
     return FlowRunnable(flow, world, Asking(question_key), shown, row.name)
+
+
+def parts_of(llm: Any, retriever: Any, encoder: Any) -> dict[str, Any]:
+    """LangChain's as ours, by their names in a `World`."""
+    searching = LangChainRetriever(retriever) if isinstance(retriever, Runnable) else retriever
+    vectors = None if encoder is None else encoder_of(encoder)
+    return {"llm": model_of(llm), "retriever": searching, "encoder": vectors}

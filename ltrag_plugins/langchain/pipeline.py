@@ -23,10 +23,9 @@ from ltrag_plugins.langchain.component import (
     in_graph,
     plain,
 )
-from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.fitting import judge_of
-from ltrag_plugins.langchain.model import model_of
-from ltrag_plugins.langchain.retriever import LangChainRetriever, document_of
+from ltrag_plugins.langchain.method import parts_of
+from ltrag_plugins.langchain.retriever import document_of
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.prompts.templates import standalone
 from ltrag_plugins.retrieval.base import Retriever
@@ -91,7 +90,7 @@ class LongTailRAG(FlowRunnable):
             correct: as for `GECERouter.fit`: also a LangChain model, or a Runnable.
             how: target_accuracy, budget, settings, observers, on_stage, batch.
         """
-        parts = _parts(llm, retriever, encoder)
+        parts = parts_of(llm, retriever, encoder)
         asked = _questions_of(listed(questions, "questions"), question_key, parts["llm"])
         rag = evaluate.LongTailRAG.fit(asked, **parts, correct=judge_of(correct), **how)
         return cls(rag, question_key=question_key)
@@ -109,7 +108,7 @@ class LongTailRAG(FlowRunnable):
     ) -> Self:
         """What `save` (or `ltrag fit`) wrote; raises as `evaluate.LongTailRAG.load`. The options
         are those of the class; with a limit, less sure answers are kept back."""
-        rag = evaluate.LongTailRAG.load(folder, **_parts(llm, retriever, encoder))
+        rag = evaluate.LongTailRAG.load(folder, **parts_of(llm, retriever, encoder))
         if refuse_p_wrong_above is not None:
             rag = rag.refusing(refuse_p_wrong_above)
         return cls(rag, **options)
@@ -138,13 +137,6 @@ def _shown(answer: LongTailAnswer, value: Any, config: RunnableConfig) -> dict[s
         scores = {name: told[name] for name in ("refused", "p_wrong", "uncertainty")}
         told["messages"] = [AIMessage(answer.text, response_metadata={"longtail": scores})]
     return told
-
-
-def _parts(llm: Any, retriever: Any, encoder: Any) -> dict[str, Any]:
-    """LangChain's as ours."""
-    searching = LangChainRetriever(retriever) if isinstance(retriever, Runnable) else retriever
-    vectors = None if encoder is None else encoder_of(encoder)
-    return {"llm": model_of(llm), "retriever": searching, "encoder": vectors}
 
 
 def _questions_of(values: Sequence[Any], key: str, llm: LLM) -> list[Question]:
