@@ -48,7 +48,7 @@ _Y = TypeVar("_Y")
 
 
 class OwnedPrompt(str):
-    """A prompt that knows whose it is, for models that record each call under its owner's run.
+    """A prompt or query that knows whose it is, for what records each call under its owner's run.
     `run_many(..., owners=...)` makes them."""
 
     owner: Any
@@ -477,7 +477,7 @@ def run_many(
     Args:
         batch: most prompts (queries, texts) of one call, below 1 of which `InvalidInput` is raised;
             None: all that can share a call.
-        owners: whose each flow is, in order; its prompts reach the model as `OwnedPrompt`s.
+        owners: whose each flow is, in order; its prompts and queries come as `OwnedPrompt`s.
         return_exceptions: put a failed flow's exception in its place in the result (the type does
             not say so) instead of closing the others and raising it.
     """
@@ -544,9 +544,10 @@ def _side_by_side(
         if isinstance(step, Returned):
             done[i] = step.value
             return
-        if owners is not None and isinstance(step, Ask):
-            owned = tuple(OwnedPrompt(prompt, owners[i]) for prompt in step.prompts)
-            step = replace(step, prompts=owned)
+        if owners is not None and isinstance(step, Ask | Fetch):
+            [column] = _COLUMNS[type(step)]
+            owned: Any = {column: tuple(OwnedPrompt(text, owners[i]) for text in items(step))}
+            step = replace(step, **owned)
         waiting[i] = step
 
     with ExitStack() as stack:  # all are closed, whatever one of them raises

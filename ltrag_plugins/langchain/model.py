@@ -23,7 +23,7 @@ from langchain_core.runnables.config import set_config_context
 from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed, checked
-from ltrag_plugins.flow import Fetch, Flow, OwnedPrompt, World, arun, ask, changing, run, run_many
+from ltrag_plugins.flow import Flow, World, arun, ask, run, run_many
 from ltrag_plugins.llm.base import LLM, changes_answers, fixed_arguments, fixed_digest
 from ltrag_plugins.llm.concurrency import RequestLLM, seconds_of
 from ltrag_plugins.llm.openai_format import (
@@ -265,13 +265,12 @@ def run_merged(
     """Run the flows of several runs side by side; `configs` are theirs, in order. Prompts and
     queries carry their run's config; around them is what all share, as a binding would add the
     rest of it to another run's call."""
-    pairs, first = zip(flows, configs, strict=True), dict[str, Any](configs[0] if configs else {})
-    owned = [changing(flow, partial(_owned, config)) for flow, config in pairs]
+    first = dict[str, Any](configs[0] if configs else {})
     shared: Any = {
         k: v for k, v in first.items() if all(_alike(other.get(k), v) for other in configs)
     }
     with set_config_context(shared) as context:
-        return context.run(lambda: run_many(owned, world, owners=configs, return_exceptions=True))
+        return context.run(lambda: run_many(flows, world, owners=configs, return_exceptions=True))
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -279,12 +278,6 @@ def _alike(one: Any, other: Any) -> bool:
         return bool(one == other)
     except ValueError:  # arrays in them have no one truth
         return False
-
-
-def _owned(config: RunnableConfig, request: Any) -> Any:
-    if not isinstance(request, Fetch):
-        return request
-    return Fetch(tuple(OwnedPrompt(query, config) for query in request.queries), request.k)
 
 
 def runs_of(texts: Sequence[str]) -> list[RunnableConfig]:
