@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr
 from ltrag_plugins.errors import InvalidInput, ModelFailed, checked
 from ltrag_plugins.flow import Flow, World, arun, ask, run, run_many
 from ltrag_plugins.llm.base import LLM, changes_answers, fixed_arguments, fixed_digest
-from ltrag_plugins.llm.concurrency import RequestLLM, seconds_of
+from ltrag_plugins.llm.concurrency import MAX_TOKENS_FIELDS, RequestLLM, seconds_of
 from ltrag_plugins.llm.openai_format import (
     generation_of,
     logprobs_in,
@@ -131,9 +131,7 @@ class AskSettings:
 _SetModel = Callable[[_Model, AskSettings], _Model]
 """From the caller's model to a copy or a binding that carries the settings."""
 
-# what models call the most tokens to write
-_MAX_TOKENS_FIELDS = ("max_tokens", "max_new_tokens", "max_output_tokens", "num_predict")
-_SET_FIELDS = (*_MAX_TOKENS_FIELDS, "temperature", "seed", "logprobs", "top_logprobs")
+_SET_FIELDS = (*MAX_TOKENS_FIELDS, "temperature", "seed", "logprobs", "top_logprobs")
 
 
 def set_fields(model: _Model, asked: AskSettings) -> _Model:
@@ -143,7 +141,7 @@ def set_fields(model: _Model, asked: AskSettings) -> _Model:
         return model.model_copy(update={"bound": set_fields(model.bound, asked)})
     if not isinstance(model, BaseModel):
         return model
-    wanted: dict[str, Any] = dict.fromkeys(_MAX_TOKENS_FIELDS, asked.max_tokens)
+    wanted: dict[str, Any] = dict.fromkeys(MAX_TOKENS_FIELDS, asked.max_tokens)
     wanted |= {"temperature": asked.temperature, "seed": asked.seed, "logprobs": asked.logprobs}
     if isinstance(model, BaseChatModel):  # or a streaming handler around us hears our own calls
         wanted |= {"disable_streaming": True, "streaming": False}

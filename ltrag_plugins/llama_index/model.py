@@ -18,7 +18,7 @@ from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, World, arun, ask, run
 from ltrag_plugins.llama_index.embeddings import state_of
 from ltrag_plugins.llm.base import LLM, fixed_arguments, fixed_digest
-from ltrag_plugins.llm.concurrency import RequestLLM, inherits, seconds_of
+from ltrag_plugins.llm.concurrency import MAX_TOKENS_FIELDS, RequestLLM, inherits, seconds_of
 from ltrag_plugins.llm.openai_format import (
     field_of,
     generation_of,
@@ -66,8 +66,6 @@ def _likeliest(response: _Response, text: str) -> dict[str, Any] | None:
 
 _KEYWORDS: Mapping[str, str] = {key: key for key in ("max_tokens", "temperature", "stop", "seed")}
 """Our names for the settings of a call -> the keyword an OpenAI-like LLM takes for each."""
-_MAX_TOKENS_FIELDS = ("max_tokens", "max_new_tokens", "max_output_tokens", "num_predict")
-"""What LLMs call the most tokens to write."""
 _LIKELY = 5  # how many likely tokens to ask for at each position, unless the caller says
 
 
@@ -177,7 +175,7 @@ class LlamaIndexLLM(RequestLLM):
         words = {key: word for key, word in self._keywords.items() if key not in refused}
         gone = {word for key, word in self._keywords.items() if key in refused}
         if words.get("max_tokens") == "max_tokens":
-            fields = (name for name in _MAX_TOKENS_FIELDS if name in declared)
+            fields = (name for name in MAX_TOKENS_FIELDS if name in declared)
             words["max_tokens"] = next(fields, "max_tokens")
         values = {key: getattr(settings, key) for key in words} | {"stop": [*settings.stop] or None}
         wanted: dict[str, Any] = {word: values[key] for key, word in words.items()}

@@ -26,6 +26,8 @@ _Found = dict[int, list[Generation] | Exception]
 _HOPELESS = 20  # failures in a row that end a run
 _ROUNDS = 4  # of an event loop, in which an HTTP client sends a request
 _RETRIES = 2  # of OpenAI's client, unless it is told
+MAX_TOKENS_FIELDS = ("max_tokens", "max_new_tokens", "max_output_tokens", "num_predict")
+"""What the models of frameworks call the most tokens to write."""
 PASSING = (401, 402, 403, 404, 405, 408, 409, 429)
 """Of the statuses 4xx those that are no fault of the prompt."""
 
