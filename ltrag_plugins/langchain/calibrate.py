@@ -14,7 +14,6 @@ from typing_extensions import TypedDict  # the one that pydantic reads on Python
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Fetch, Flow, World, arun, run
-from ltrag_plugins.gece.decision import NOT_TEXT
 from ltrag_plugins.langchain.component import Asked, Asking, Component, entries_of, in_graph, plain
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.model import model_of, run_merged, runs_of
@@ -182,7 +181,7 @@ class SGICCalibrator(Component):
         """The question, standing alone, and the documents that were put in or found."""
         if isinstance(asked, Exception):
             raise asked
-        question = asked.question.replace(NOT_TEXT, "").strip()  # of a picture it reads the words
+        question = asked.words
         if asked.history and words(question):  # an emoji is no question, and is made none
             question = (yield from standalone(question, asked.history)).strip()
         entries, in_node = entries_of(value), in_graph(config)

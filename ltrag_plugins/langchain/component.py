@@ -61,6 +61,11 @@ class Asked(NamedTuple):
     failed: ModelFailed | None = None
     """Why the question does not stand alone, where `condense` should have made it."""
 
+    @property
+    def words(self) -> str:
+        """The question as a text; of a picture the words alone."""
+        return self.question.replace(NOT_TEXT, "").strip()
+
 
 _UNREAD = (("", ""),)
 """Turns in a form of the application's own."""

@@ -21,7 +21,6 @@ from pydantic import BaseModel
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput, checked
 from ltrag_plugins.flow import World, run, run_many
-from ltrag_plugins.gece.decision import NOT_TEXT
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.gece.labels import accepted_in, check_askable, check_fit
 from ltrag_plugins.gece.savings import Usage, event_loop, timed
@@ -64,8 +63,7 @@ def fit_from_chain(
     asked = asking.read_many(inputs, bounded)
     for error in (one for one in asked if isinstance(one, Exception)):
         raise error
-    plain = [(one.question.replace(NOT_TEXT, "").strip(), one.history) for one in asked]
-    alone = run_many([standalone(*one) for one in plain], World(llm=llm))
+    alone = run_many([standalone(one.words, one.history) for one in asked], World(llm=llm))
     check_askable(alone, settings.max_words)
 
     def first(value: Any, output: Any) -> None:

@@ -7,7 +7,6 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
 
 from ltrag_plugins.flow import Flow, World
-from ltrag_plugins.gece.decision import NOT_TEXT
 from ltrag_plugins.langchain.component import Asked, Asking, FlowRunnable
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.model import model_of
@@ -50,8 +49,7 @@ def as_runnable(
     ready = row.ready(world, settings=settings, labelled=labelled)
 
     def flow(asked: Asked) -> Flow[Answer]:
-        # of a picture it reads the words
-        return ready(asked.question.replace(NOT_TEXT, "").strip())
+        return ready(asked.words)
 
     def shown(answer: Answer, *_: Any) -> Any:
         return answer if return_answer else answer.text

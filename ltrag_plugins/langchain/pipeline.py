@@ -12,7 +12,6 @@ from ltrag_plugins import evaluate
 from ltrag_plugins.errors import checked, listed
 from ltrag_plugins.evaluate import LongTailAnswer, PipelineReport
 from ltrag_plugins.flow import Flow, World, run_many
-from ltrag_plugins.gece.decision import NOT_TEXT
 from ltrag_plugins.gece.labels import accepted_in
 from ltrag_plugins.langchain.component import (
     Asked,
@@ -144,6 +143,6 @@ def _questions_of(values: Sequence[Any], key: str, llm: LLM) -> list[Question]:
     plain = [one for one in values if not isinstance(one, Question)]
     answers = [accepted_in(entries_of(one)) for one in plain]
     read = [conversation_of(one, key, reads=True) for one in plain]
-    flows = [standalone(one.question.replace(NOT_TEXT, "").strip(), one.history) for one in read]
+    flows = [standalone(one.words, one.history) for one in read]
     made = map(Question, run_many(flows, World(llm=llm)), answers)
     return [one if isinstance(one, Question) else next(made) for one in values]

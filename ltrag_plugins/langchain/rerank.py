@@ -14,7 +14,6 @@ from pydantic import ConfigDict, Field
 from ltrag_plugins.dur.ranker import DURRanker, HeadHolder
 from ltrag_plugins.dur.shots import ExamplePool
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.gece.decision import NOT_TEXT
 from ltrag_plugins.langchain.component import conversation_of
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.retriever import SCORE_KEYS, documents_in, passage_of
@@ -150,9 +149,8 @@ class DURExampleSelector(HeadHolder, BaseExampleSelector):
     def select_examples(self, input_variables: dict[str, Any]) -> list[dict[str, str]]:
         """Copies of the chosen examples, best first; raises `EmptyQuestion`, and `InvalidInput`
         where there is nothing under `question_key`."""
-        asked = conversation_of(input_variables, self.question_key).question
-        chosen = self._pool.choose(asked.replace(NOT_TEXT, "").strip())  # of a picture the words
-        return [dict(example) for example in chosen]
+        asked = conversation_of(input_variables, self.question_key)
+        return [dict(example) for example in self._pool.choose(asked.words)]
 
     def _add(self, examples: Sequence[Mapping[str, str]]) -> None:
         for example in examples:
