@@ -31,8 +31,8 @@ from ltrag_plugins.llama_index.model import LtragLLM, model_of
 from ltrag_plugins.llama_index.retriever import (
     EITHER_RETRIEVER,
     PassageRetriever,
+    checked_retriever,
     shown_passage,
-    wanted_retriever,
     with_scores,
 )
 from ltrag_plugins.llm.base import LLM
@@ -107,8 +107,7 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
     ) -> RetrieverQueryEngine:
         """A query engine that retrieves, postprocesses, and answers with this; of our retrievers as
         `PassageRetriever(retriever)`."""
-        wanted = wanted_retriever(retriever, EITHER_RETRIEVER)
-        found = checked(retriever, BaseRetriever | Retriever, "retriever", wanted)
+        found = checked_retriever(retriever, BaseRetriever | Retriever, EITHER_RETRIEVER)
         found = found if isinstance(found, BaseRetriever) else PassageRetriever(found)
         return RetrieverQueryEngine(found, self, list(node_postprocessors))
 

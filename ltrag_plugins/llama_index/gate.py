@@ -53,7 +53,7 @@ from ltrag_plugins.gece.savings import PAUSE, Usage, awaited_in
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.model import LlamaIndexLLM, model_of
-from ltrag_plugins.llama_index.retriever import aretrieve, node_of, wanted_retriever
+from ltrag_plugins.llama_index.retriever import aretrieve, checked_retriever, node_of
 from ltrag_plugins.llm.base import LLM, Encoder
 
 _OnError = Literal["retrieve", "raise"]
@@ -591,8 +591,7 @@ class GECERetriever(BaseRetriever):
         warn_of_learning(gate, "GECERetriever")
         if known not in ("draft", "nothing"):
             raise InvalidInput(f"known must be 'draft' or 'nothing', got {known!r}.")
-        wanted = wanted_retriever(retriever)
-        self._retriever = checked(retriever, BaseRetriever, "retriever", wanted)
+        self._retriever: BaseRetriever = checked_retriever(retriever, BaseRetriever)
         # which its own `__init__` sets, or its first search
         super().__init__(getattr(retriever, "callback_manager", None))
 

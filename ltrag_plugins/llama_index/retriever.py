@@ -108,8 +108,7 @@ class LlamaIndexRetriever:
         name: str | None = None,
         shown: Literal["llm", "embed"] | None = None,
     ) -> None:
-        wanted = wanted_retriever(retriever)
-        self._retriever = checked(retriever, BaseRetriever, "retriever", wanted)
+        self._retriever: BaseRetriever = checked_retriever(retriever, BaseRetriever)
         if shown not in ("llm", "embed", None):
             raise InvalidInput(f"shown must be 'llm', 'embed' or None, got {shown!r}.")
         self._shown, self._said = shown and MetadataMode(shown), False
@@ -144,13 +143,13 @@ def retriever_of(retriever: Any) -> Retriever | None:
     """A LlamaIndex retriever wrapped, one of ours (or None) as it is."""
     if isinstance(retriever, BaseRetriever):
         return LlamaIndexRetriever(retriever)
-    wanted = wanted_retriever(retriever, EITHER_RETRIEVER)
-    return checked(retriever, Retriever | None, "retriever", wanted)
+    return checked_retriever(retriever, Retriever | None, EITHER_RETRIEVER)
 
 
-def wanted_retriever(value: Any, kind: str = "a LlamaIndex BaseRetriever") -> str:
-    """What is wanted, and what to pass where an index came in its place."""
-    return kind + " (pass index.as_retriever())" * hasattr(value, "as_retriever")
+def checked_retriever(value: Any, kind: Any, wanted: str = "a LlamaIndex BaseRetriever") -> Any:
+    """The retriever itself, if it is a `kind`; else what to pass where an index came."""
+    wanted += " (pass index.as_retriever())" * hasattr(value, "as_retriever")
+    return checked(value, kind, "retriever", wanted)
 
 
 class PassageRetriever(BaseRetriever):
