@@ -89,7 +89,8 @@ def main() -> None:
         with llama_cpp_server() as url:
             server = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"}
             said = run([str(bin / "python"), "app.py"], **server).strip().splitlines()
-            clock.step("README's program, to its routed answers", said[-1])
+            answer = said[-1].rpartition("  ")[2]  # the question stands before it
+            clock.step("README's program, to its routed answers", answer)
             install(PAGE)
             model = ["--model", f"openai:smollm2@{url}"]
             run([str(bin / "ltrag"), *EVALUATE.split(), *model], **server)

@@ -77,7 +77,7 @@ def _learn(questions: Sequence[Question], settings: SKRSettings) -> Flow[_SelfKn
             f"none of the {len(questions)} labelled questions is answered right, without retrieval "
             f"or with it. Give easier or more, or look at correct={settings.correct!r}."
         )
-    vectors = yield from embed(*(questions[i].text for i in kept))
+    vectors = yield from embed(*(questions[i].text for i in kept.tolist()))
     return _SelfKnowledge(unit_rows(vectors), without[kept])
 
 
