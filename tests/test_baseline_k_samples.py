@@ -42,7 +42,7 @@ def test_three_samples_and_the_least_uncertain_worked_by_hand():
     assert found.uncertainty == pytest.approx(1 - 0.8 * 0.9)
 
 
-def test_eq_1_reads_the_likeliest_token_at_each_step_and_the_drawn_one_on_request():
+def test_eq_1_reads_the_drawn_token_and_the_likeliest_at_each_step_on_request():
     def draw(text: str, *pairs: tuple[float, float]) -> Generation:
         shown = ((p, (("x", math.log(best)), (text, math.log(p)))) for p, best in pairs)
         return Generation(text, tuple(Token(text, math.log(p), None, tops) for p, tops in shown))
@@ -50,8 +50,8 @@ def test_eq_1_reads_the_likeliest_token_at_each_step_and_the_drawn_one_on_reques
     # the largest: 0.9 * 0.8 and 0.7; the drawn ones: 0.1 * 0.8 and 0.3
     llm = Sampler(draw("Austen", (0.1, 0.9), (0.8, 0.8)), draw("Eliot", (0.3, 0.7)))
     found = {
-        reading: answer("k-samples", "Who?", llm, samples=2, reading=reading)
-        for reading in ("maximal", "drawn")
+        reading: answer("k-samples", "Who?", llm, samples=2, **chosen)
+        for reading, chosen in (("maximal", {"reading": "maximal"}), ("drawn", {}))
     }
     assert {r: one.text for r, one in found.items()} == {"maximal": "Austen", "drawn": "Eliot"}
     wanted = {"maximal": 1 - 0.9 * 0.8, "drawn": 1 - 0.3}

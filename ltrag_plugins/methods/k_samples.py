@@ -27,9 +27,9 @@ class KSamplesSettings(ReadingSettings):
     """Of the sampling (paper: 0.7); at 0 every sample would be the same."""
     seed: Whole = 0
     """Of the first sample; the others count on from it."""
-    reading: Reading = "maximal"
-    """Rank by the largest token probability at each step (paper, eq. 1; "drawn" where a model tells
-    no alternatives), or by that of the drawn token."""
+    reading: Reading = "drawn"
+    """Rank by the drawn tokens' probabilities, which measured better, or, "maximal", by the largest
+    at each step (paper, eq. 1; where a model tells alternatives)."""
 
 
 def _answer(question: Question, settings: KSamplesSettings, _: None) -> Flow[Answer]:
