@@ -100,6 +100,19 @@ def test_the_first_loss_is_the_mean_of_the_scored_tokens(llm, tune):
         assert some.history[0].loss == pytest.approx(result.history[0].loss, rel=1e-5)
 
 
+def test_the_words_that_could_follow_are_weighed_at_the_tokens_of_the_answers_alone(llm, tune):
+    shapes, words = [], llm.model.config.vocab_size
+
+    def note(part, given, said):
+        if isinstance(said, torch.Tensor) and said.shape[-1] == words:
+            shapes.append(said.shape[:-1])
+
+    answers = [sum(label != -100 for label in row["labels"]) for row in split(llm)[0]]
+    with torch.nn.modules.module.register_module_forward_hook(note):
+        tune()
+    assert sorted(shapes) == sorted((1, n) for n in answers)
+
+
 @pytest.mark.parametrize(("method", "rate", "width"), [("lora", 1e-2, 64), ("full", 2e-2, 32)])
 def test_a_model_that_learned_four_answers_by_heart_gives_them_and_stops(
     smollm2, tmp_path, method, rate, width

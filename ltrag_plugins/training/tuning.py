@@ -314,10 +314,12 @@ class _AnswerTrainer(SFTTrainer):
             self._since = time.perf_counter()
         return super().training_step(*args, **kwargs)
 
-    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def compute_loss(
+        self, model: Any, inputs: Any, *_: Any, num_items_in_batch: Any = None, **__: Any
+    ) -> Any:
         # the micro-batch's share of the step's mean over answer tokens
         self._tokens += inputs["input_ids"].numel()
-        loss = super().compute_loss(model, inputs, *args, **kwargs)
+        loss = _answer_loss(model, inputs) / num_items_in_batch
         _check_finite(f"the loss of step {self.state.global_step + 1}", loss.item())
         self._loss += loss.item()
         return loss
@@ -346,12 +348,10 @@ class _AnswerTrainer(SFTTrainer):
             return
         model: Any = self.model
         sizes = [sum(label != _IGNORED for label in row["labels"]) for row in self.held_out]
-        total = 0.0
         model.eval()
         with torch.no_grad(), self.compute_loss_context_manager():
-            for size, row in zip(sizes, self.held_out, strict=True):
-                inputs = self._prepare_inputs(self.data_collator([row]))
-                total += size * float(super().compute_loss(model, inputs))
+            each = (self._prepare_inputs(self.data_collator([row])) for row in self.held_out)
+            total = sum(float(_answer_loss(model, inputs)) for inputs in each)
         model.train()
         done, loss = self.state.global_step, total / sum(sizes)
         _check_finite(f"the validation loss after step {done}", loss)
@@ -370,6 +370,19 @@ class _AnswerTrainer(SFTTrainer):
 
     def _send_telemetry(self) -> None:
         """Nothing: the trainer's base class reports each construction to its makers' server."""
+
+
+def _answer_loss(model: Any, inputs: Any) -> torch.Tensor:
+    """The negative log-likelihood of the answers' tokens, in nats, summed; TRL's own loss computes
+    the logits of the prompts too where there is no Triton."""
+    after = inputs["labels"][:, 1:]
+    places = (after != _IGNORED).any(0).nonzero().flatten()
+    given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    logits = model(**given, use_cache=False, logits_to_keep=places).logits
+    wanted = after[:, places].flatten()
+    return nn.functional.cross_entropy(
+        logits.flatten(0, 1), wanted, ignore_index=_IGNORED, reduction="sum"
+    )
 
 
 def _check_finite(what: str, value: float) -> None:
