@@ -1,12 +1,15 @@
-"""Questions side by side (`run_many`) beside one after another (`run`), in one run.
+"""Questions side by side (`run_many`), and an answer with its samples, beside one after another.
 
-    python benchmarks/run_many.py [questions=64] [rounds=3]
+    python benchmarks/run_many.py [questions=64] [rounds=3] [sampled=8]
 
 Natural Questions of `examples/data`, asked directly and with one BM25 retrieval of three passages:
 with the embedded model, whose prompts then share batches, and with a scripted model that waits
 50 ms a call, however many prompts the call has (there with both engines of BM25, as their time
 then shows). No answer cache. The ways take turns; times are medians over the rounds, and answers
 must be the same.
+
+The last rows ask one of `sampled` questions at a time, with five samples at a temperature of 0.7:
+in one request, beside a request for each of them, and beside the answer alone.
 """
 
 import statistics
@@ -22,8 +25,10 @@ from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.embedded import embedded
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods.direct import direct, single_retrieval
+from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Answer, Generation, GenerationSettings
+from ltrag_plugins.uncertainty import measured
 
 DATA = Path(__file__).parent.parent / "examples" / "data"
 WAIT = 0.05
@@ -67,20 +72,61 @@ def timed(world: World, flow: Callable[[str], Flow[Answer]], texts: list[str], r
     )
 
 
-def main(questions: int = 64, rounds: int = 3) -> None:
+class ByItself:
+    """A model without its calls that take settings for each prompt: each setting is a call."""
+
+    def __init__(self, llm: LLM) -> None:
+        self.name, self.generate = llm.name, llm.generate
+
+
+def timed_samples(llm: LLM, prompts: Sequence[str], rounds: int) -> str:
+    """A question with its samples at once, one by one, and without any, in turns."""
+    wall: dict[str, list[float]] = {"at once": [], "one by one": [], "alone": []}
+    said: dict[str, list[list[str]]] = {}
+    for _ in range(rounds):
+        for way in wall:
+            world = World(llm=ByItself(llm) if way == "one by one" else llm)
+            estimator = "product" if way == "alone" else "agreement"
+            start, said[way] = time.perf_counter(), []
+            for prompt in prompts:
+                [one] = run(measured(prompt, estimator=estimator, stop="\n"), world)
+                said[way].append([reply.text for reply in (one.generation, *one.samples)])
+            wall[way].append(time.perf_counter() - start)
+    ratios = [one / many for one, many in zip(wall["one by one"], wall["at once"], strict=True)]
+    more = statistics.median(wall["at once"]) / statistics.median(wall["alone"])
+    same = sum(a == b for a, b in zip(said["at once"], said["one by one"], strict=True))
+    return (
+        f"{statistics.median(ratios):6.1f} times as fast ({min(ratios):.1f} to {max(ratios):.1f}), "
+        f"{more:.1f} times as long as the answer alone, {same} of {len(prompts)} the same"
+    )
+
+
+def main(questions: int = 64, rounds: int = 3, sampled: int = 8) -> None:
     pool = read_passages(DATA / "nq_passages.jsonl.gz")
-    found = read_questions(DATA / "nq_calibration.jsonl", pool=pool)[:questions]
-    texts = [question.text for question in found]
+    texts = [one.text for one in read_questions(DATA / "nq_calibration.jsonl", pool=pool)]
+    local = embedded()
     models: dict[str, tuple[LLM, list[str]]] = {
-        "embedded model": (embedded(), ["direct", "single, rank-bm25"]),
+        "embedded model": (local, ["direct", "single, rank-bm25"]),
         "scripted, 50 ms a call": (Waiting(), [*WAYS]),
     }
-    print(f"{len(texts)} questions, {rounds} rounds; side by side against one after another")
-    for name, (llm, kinds) in models.items():
+    if questions:
+        print(f"{questions} questions, {rounds} rounds; side by side against one after another")
+    for name, (llm, kinds) in models.items() if questions else ():
         for kind in kinds:
             flow, engine = WAYS[kind]
             world = World(llm=llm, retriever=BM25Retriever(pool, engine=engine))
-            print(f"{name:<24}{kind:<18}{timed(world, flow, texts, rounds)}", flush=True)
+            told = timed(world, flow, texts[:questions], rounds)
+            print(f"{name:<24}{kind:<18}{told}", flush=True)
+    texts = texts[:sampled]
+    shown = zip(texts, BM25Retriever(pool).search(texts, 3), strict=True)
+    asked = {"direct": [*map(direct_prompt, texts)]}
+    asked["single, rank-bm25"] = [reading_prompt(text, found) for text, found in shown]
+    if sampled:
+        print(f"{sampled} questions with five samples, {rounds} rounds; at once against one by one")
+    for kind, prompts in asked.items() if sampled else ():
+        print(
+            f"{'embedded model':<24}{kind:<18}{timed_samples(local, prompts, rounds)}", flush=True
+        )
 
 
 if __name__ == "__main__":

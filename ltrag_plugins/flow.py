@@ -69,7 +69,8 @@ class Ask:
     """Reply: one `Generation` per prompt."""
 
     prompts: tuple[str, ...]
-    settings: GenerationSettings = GenerationSettings()
+    settings: GenerationSettings | tuple[GenerationSettings, ...] = GenerationSettings()
+    """Of all prompts, or of each."""
     may_repeat: Callable[[], bool] | None = field(default=None, compare=False)
     """Called before these prompts are sent once more, because a call that they shared failed;
     False gives the flow the failure."""
@@ -126,7 +127,36 @@ Flow = Generator[Request, Any, _T]
 
 
 # checked once: the same ones come with every call
-_settings = lru_cache(maxsize=64, typed=True)(GenerationSettings)
+_checked = lru_cache(maxsize=64, typed=True)(GenerationSettings)
+
+
+def _settings(
+    max_tokens: int, stop: Sequence[str], temperature: float = 0.0, seed: int | None = None
+) -> GenerationSettings:
+    given = cast(Any, stop)
+    ends = given if isinstance(given, Hashable) else tuple(given)
+    return _checked(max_tokens, ends, temperature, seed)
+
+
+def sample(
+    *prompts: str,
+    samples: int,
+    temperature: float,
+    seed: int,
+    draft: bool = False,
+    max_tokens: int = 64,
+    stop: Sequence[str] = (),
+    may_repeat: Callable[[], bool] | None = None,
+) -> Flow[list[tuple[Generation, ...]]]:
+    """Ask each prompt `samples` times at a temperature, seeded `seed`, + 1, ..., in one request;
+    of each prompt its answers, where `draft` says so the one at temperature 0 first."""
+    each = [_settings(max_tokens, stop, temperature, seed + i) for i in range(samples)]
+    each = [*[_settings(max_tokens, stop)] * draft, *each]
+    asked = tuple(prompt for prompt in _texts(prompts, "sample") for _ in each)
+    # a setting alone is a request like any other, which it can share a call with
+    settings = each[0] if len(each) == 1 else tuple(each) * len(prompts)
+    found = yield Ask(asked, settings, may_repeat)
+    return [tuple(found[i : i + len(each)]) for i in range(0, len(found), len(each))]
 
 
 def ask(
@@ -139,9 +169,7 @@ def ask(
     filters: bool = False,
 ) -> Flow[list[Generation]]:
     """Ask the model; one generation per prompt. `may_repeat`, `filters`: see `Ask`."""
-    given, prompts = cast(Any, stop), _texts(prompts, "ask")
-    ends = given if isinstance(given, Hashable) else tuple(given)
-    settings = _settings(max_tokens, ends, temperature, seed)
+    prompts, settings = _texts(prompts, "ask"), _settings(max_tokens, stop, temperature, seed)
     return (yield Ask(prompts, settings, may_repeat, filters))
 
 
@@ -231,7 +259,7 @@ def _kind(request: Request) -> Any:
     """Requests of equal kind can share a call."""
     match request:
         case Ask(settings=settings, filters=filters):
-            return Ask, settings, filters
+            return Ask, () if isinstance(settings, tuple) else settings, filters
         case Fetch(k=k):
             return Fetch, k
         case Embed() | Score():
@@ -248,7 +276,8 @@ def _joined(parts: list[Request]) -> Request:
         return first
     # who may repeat what is asked of each part
     changes: dict[str, Any] = {"may_repeat": None} if isinstance(first, Ask) else {}
-    for name in _COLUMNS[type(first)]:
+    each = ("settings",) if isinstance(first, Ask) and isinstance(first.settings, tuple) else ()
+    for name in (*_COLUMNS[type(first)], *each):
         changes[name] = tuple(item for part in parts for item in getattr(part, name))
     return replace(first, **changes)
 
@@ -288,8 +317,13 @@ class World:
             llm = cast(AsyncLLM, getattr(self, self._writer(request)))
             retriever = cast(AsyncRetriever, self.retriever)
             match request:  # hasattr: isinstance of a protocol takes a tenth of a question's time
-                case Ask() if hasattr(llm, "agenerate"):
-                    reply = await llm.agenerate(request.prompts, request.settings)
+                case Ask(prompts, tuple() as each) if own := getattr(llm, "agenerate_each", None):
+                    reply = await own(prompts, each)
+                case Ask(_, tuple()) if hasattr(llm, "agenerate"):
+                    parts = _by_settings(request)
+                    reply = _in_order([(which, await self.areply(p)) for which, p in parts])
+                case Ask(prompts, GenerationSettings() as settings) if hasattr(llm, "agenerate"):
+                    reply = await llm.agenerate(prompts, settings)
                 case Fetch() if hasattr(retriever, "asearch"):
                     reply = await retriever.asearch(request.queries, request.k)
                 case Embed(texts) if aencode := getattr(self.encoder, "aencode", None):
@@ -303,7 +337,12 @@ class World:
     def _reply(self, request: Request) -> Sequence[Any]:
         match request:
             case Ask(prompts, settings):
-                return self._part(self._writer(request)).generate(prompts, settings)
+                llm = self._part(self._writer(request))
+                if isinstance(settings, GenerationSettings):
+                    return llm.generate(prompts, settings)
+                if hasattr(llm, "generate_each"):
+                    return llm.generate_each(prompts, settings)
+                return _in_order([(which, self.reply(p)) for which, p in _by_settings(request)])
             case Fetch(queries, k):
                 return self._part("retriever").search(queries, k)
             case Embed(texts):
@@ -337,6 +376,24 @@ class World:
             return part
         kind = errors.NoRetriever if name == "retriever" else errors.ModelError
         raise kind(f"this flow needs the {name}; run it in World(..., {name}=...)")
+
+
+def _by_settings(request: Ask) -> list[tuple[list[int], Ask]]:
+    """A request for each of its settings, and which of its prompts these are."""
+    places: dict[GenerationSettings, list[int]] = {}
+    for i, settings in enumerate(cast(tuple[GenerationSettings, ...], request.settings)):
+        places.setdefault(settings, []).append(i)
+    prompts = request.prompts
+    return [
+        (which, replace(request, prompts=tuple(prompts[i] for i in which), settings=settings))
+        for settings, which in places.items()
+    ]
+
+
+def _in_order(parts: Sequence[tuple[list[int], Sequence[Any]]]) -> list[Any]:
+    """The replies to the parts of a request, in the order of its prompts."""
+    found = {i: reply for which, part in parts for i, reply in zip(which, part, strict=True)}
+    return [found[i] for i in range(len(found))]
 
 
 def _aligned(request: Request, reply: Sequence[Any]) -> Sequence[Any]:

@@ -17,12 +17,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
 from ltrag_plugins import errors
 from ltrag_plugins.errors import InvalidInput, NoTokenProbabilities
-from ltrag_plugins.flow import Flow, ask
+from ltrag_plugins.flow import Flow, sample
 from ltrag_plugins.llm.base import checked_token
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Generation, Token
@@ -205,7 +204,7 @@ def measured(
     may_repeat: Callable[[], bool] | None = None,
 ) -> Flow[list[Measured]]:
     """Ask for greedy answers and estimate how uncertain each is; `calls_for` tells what it costs.
-    All prompts go to the model in one request, and in each of the samples of "agreement".
+    All prompts go to the model in one request, with the samples of "agreement".
 
     Args:
         samples, temperature, seed: of "agreement": how often each prompt is asked again, how
@@ -216,16 +215,17 @@ def measured(
     if estimator == AGREEMENT and not (samples >= 1 and temperature > 0):
         wanted = "at least 1 sample at a temperature above 0"
         raise InvalidInput(f"agreement needs {wanted}, got {samples} at {temperature}")
-    asking = partial(ask, *prompts, max_tokens=max_tokens, stop=stop, may_repeat=may_repeat)
-    drafts = yield from asking()
-    replies: list[list[Generation]] = []
-    for i in range(samples if estimator == AGREEMENT else 0):
-        replies.append((yield from asking(temperature=temperature, seed=seed + i)))
-    drawn = [*zip(*replies, strict=True)] or [()] * len(drafts)
-    return [
-        Measured(draft, estimate(draft, estimator, said), said)
-        for draft, said in zip(drafts, drawn, strict=True)
-    ]
+    found = yield from sample(
+        *prompts,
+        samples=samples if estimator == AGREEMENT else 0,
+        temperature=temperature,
+        seed=seed,
+        draft=True,
+        max_tokens=max_tokens,
+        stop=stop,
+        may_repeat=may_repeat,
+    )
+    return [Measured(one[0], estimate(one[0], estimator, one[1:]), one[1:]) for one in found]
 
 
 def calls_for(prompts: int, estimator: str, samples: int) -> int:

@@ -6,6 +6,7 @@ import math
 import sqlite3
 import threading
 from contextlib import closing
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -127,6 +128,25 @@ def test_every_setting_belongs_to_the_key(path, other):
     for _ in range(2):
         assert llm.generate(["Emma"], settings) == Letters().generate(["Emma"], settings)
         assert llm.misses == before + 1
+
+
+@pytest.mark.parametrize("each_first", [False, True])
+def test_settings_for_each_prompt_are_kept_as_those_of_a_call(path, each_first):
+    class Each(Letters):
+        def generate_each(self, prompts, settings):
+            return [self.generate([p], how)[0] for p, how in zip(prompts, settings, strict=True)]
+
+    llm = CachedLLM(Each(), path)
+    greedy, hot = GenerationSettings(4), GenerationSettings(4, temperature=0.5, seed=2)
+    calls = [lambda: llm.generate_each(["Emma", "Emma", "Anna"], [greedy, hot, greedy])]
+    calls += [lambda: llm.generate(["Emma", "Anna"], greedy) + llm.generate(["Emma"], hot)]
+    for call in calls if each_first else calls[::-1]:
+        assert sorted(reply.text for reply in call()) == ["ammE", "ammE", "annA"]
+    assert (llm.hits, llm.misses) == (3, 3)
+    for misses in (5, 7):  # without a seed nothing is kept
+        llm.generate_each(["Emma", "Anna"], [replace(hot, seed=None), greedy])
+        assert llm.misses == misses
+    assert not hasattr(CachedLLM(Letters(), path), "generate_each")
 
 
 def test_numbers_of_other_libraries_have_the_key_of_pythons(path):

@@ -38,6 +38,7 @@ from ltrag_plugins.flow import (
     fetch,
     run,
     run_many,
+    sample,
     score,
     together,
 )
@@ -166,6 +167,86 @@ def test_requests_with_different_settings_do_not_share_a_call():
     assert llm.calls == [("1", "2")] * len(settings)
     run_many([fetch("a", k=1), fetch("b", k=2), fetch("c", k=1)], World(retriever=retriever))
     assert retriever.calls == [(("a", "c"), 1), (("b",), 2)]
+
+
+class Eager:
+    """Takes settings for each prompt, and writes down its calls."""
+
+    name = "eager"
+
+    def __init__(self):
+        self.calls = []
+
+    def generate(self, prompts, settings=GenerationSettings()):
+        return self.generate_each(prompts, [settings] * len(prompts))
+
+    def generate_each(self, prompts, settings):
+        self.calls.append([*zip(prompts, settings, strict=True)])
+        return [Generation(f"{p}{how.seed}") for p, how in self.calls[-1]]
+
+
+class AsyncEager(Eager):
+    async def agenerate(self, prompts, settings=GenerationSettings()):
+        return self.generate(prompts, settings)
+
+    async def agenerate_each(self, prompts, settings):
+        return self.generate_each(prompts, settings)
+
+
+def twice(question: str):
+    """A draft of each of two prompts with its two samples, and one sample more of the first."""
+    how = {"temperature": 0.5, "max_tokens": 3, "stop": "x"}
+    found = yield from sample(question, question.upper(), samples=2, seed=4, draft=True, **how)
+    [(one,)] = yield from sample(question, samples=1, seed=9, **how)
+    return [[reply.text for reply in replies] for replies in (*found, [one])]
+
+
+TWICE = [[["aNone", "a4", "a5"], ["ANone", "A4", "A5"], ["a9"]]]
+TWICE += [[["bNone", "b4", "b5"], ["BNone", "B4", "B5"], ["b9"]]]
+
+
+@pytest.mark.parametrize("model", [Eager, AsyncEager])
+def test_an_answer_and_its_samples_are_one_call_of_a_model_that_takes_settings_for_each(model):
+    llm = model()
+    world = World(llm=llm)
+    assert run_many([twice("a"), twice("b")], world) == TWICE
+    how = [GenerationSettings(3, ("x",), 0.5 * (s > 0), s or None) for s in (0, 4, 5, 9)]
+    assert llm.calls == [
+        [(prompt, one) for prompt in "aAbB" for one in how[:3]],
+        [("a", how[3]), ("b", how[3])],
+    ]
+    assert [run(twice("a"), world), asyncio.run(arun(twice("b"), world))] == TWICE
+    assert [len(call) for call in llm.calls[2:]] == [6, 1, 6, 1]
+
+
+class Plain:
+    name = "plain"
+
+    def __init__(self, more: int = 0):
+        self.calls, self.more = [], more
+
+    def generate(self, prompts, settings=GenerationSettings()):
+        self.calls.append((tuple(prompts), settings.seed))
+        return [Generation(f"{p}{settings.seed}") for p in prompts] + [Generation("")] * self.more
+
+
+class AsyncPlain(Plain):
+    async def agenerate(self, prompts, settings=GenerationSettings()):
+        return self.generate(prompts, settings)
+
+
+@pytest.mark.parametrize("model", [Plain, AsyncPlain])
+def test_any_other_model_is_called_once_for_each_of_the_settings(model):
+    llm = model()
+    assert run_many([twice("a"), twice("b")], World(llm=llm)) == TWICE
+    four = tuple("aAbB")
+    assert llm.calls == [(four, None), (four, 4), (four, 5), (("a", "b"), 9)]
+    assert asyncio.run(arun(twice("a"), World(llm=llm))) == TWICE[0]
+    assert [seed for _, seed in llm.calls[4:]] == [None, 4, 5, 9]
+    with pytest.raises(ModelError, match="3 replies came for 2 items"):
+        run(twice("a"), World(llm=model(1)))
+    with pytest.raises(ModelError, match="3 replies came for 2 items"):
+        asyncio.run(arun(twice("a"), World(llm=model(1))))
 
 
 def test_a_batch_bounds_a_call_and_cuts_no_request():

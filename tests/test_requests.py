@@ -26,7 +26,7 @@ from openai_server import Answer, Server, answering, completion
 
 from ltrag_plugins.errors import CacheUnreadable, InvalidInput, ModelFailed, ModelUnavailable
 from ltrag_plugins.evaluate import Cell, evaluate
-from ltrag_plugins.flow import World, ask, run_many
+from ltrag_plugins.flow import World, arun, ask, run, run_many
 from ltrag_plugins.langchain import LangChainLLM
 from ltrag_plugins.llama_index import LlamaIndexLLM
 from ltrag_plugins.llm.cached import CachedLLM
@@ -35,6 +35,7 @@ from ltrag_plugins.llm.openai import OpenAICompatibleLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.sgic import Calibrator
 from ltrag_plugins.types import Generation, GenerationSettings, Question
+from ltrag_plugins.uncertainty import measured
 from tests.langchain_parts import FunctionChat
 from tests.llama_index_parts import FunctionLLM
 
@@ -113,6 +114,25 @@ def test_each_answer_is_in_the_file_before_the_next_prompt_is_asked(client_of, g
     assert (kept.hits, kept.misses) == (0, 5)
     assert all(reply.seconds > 0 for reply in found)
     assert CachedLLM(llm, kept.path).generate(prompts) == found
+
+
+@pytest.mark.parametrize("drive", [run, lambda *asked: asyncio.run(arun(*asked))])
+@pytest.mark.parametrize("name", CLIENTS)
+def test_an_answer_and_its_samples_are_under_way_at_once(name, drive, tmp_path):
+    every = threading.Barrier(4)  # lets none through before all have come
+
+    def answer(prompt: str) -> Answer:
+        every.wait(20)
+        body = json.dumps(completion(prompt.upper(), 0.5)).encode()
+        return 200, {"Content-Length": str(len(body))}, [body]
+
+    with answering(answer) as server:
+        llm = CLIENTS[name](server.base_url)
+        for model in (llm, CachedLLM(llm, tmp_path / "a.sqlite")):
+            asked = measured("a", estimator="agreement", samples=3)
+            [one] = drive(asked, World(llm=model))
+            assert [reply.text for reply in (one.generation, *one.samples)] == ["A"] * 4
+            assert one.uncertainty == 0
 
 
 @EVERY

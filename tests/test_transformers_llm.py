@@ -125,10 +125,26 @@ def test_temperature_changes_the_choice_and_not_the_log_probabilities(small):
 def test_samples_come_in_the_proportions_of_the_tempered_softmax():
     logits, temperature, throws = torch.tensor([[0.0, 1.0, 2.0, -30.0]]), 0.7, 4000
     rngs = [_rng(str(i), 5) for i in range(throws)]
-    drawn = _next_tokens(logits.expand(throws, -1), temperature, rngs)
+    drawn = _next_tokens(logits.expand(throws, -1), [temperature] * throws, rngs)
     shares = torch.bincount(drawn, minlength=4) / throws
     wanted = torch.softmax(logits[0] / temperature, dim=-1)
     assert shares.tolist() == pytest.approx(wanted.tolist(), abs=4 * math.sqrt(0.25 / throws))
+
+
+def test_a_prompt_is_read_once_for_its_answer_and_all_samples(small):
+    read, brief = [], GenerationSettings(max_tokens=3)
+    hook = small.model.base_model.register_forward_pre_hook(
+        lambda _, __, given: read.append(given["input_ids"].shape), with_kwargs=True
+    )
+    try:
+        prompt = " ".join(QUESTIONS)
+        hot = [GenerationSettings(3, temperature=1.0, seed=seed) for seed in range(5)]
+        found = small.generate_each([prompt] * 6, [brief, *hot])
+    finally:
+        hook.remove()
+    assert len({reply.text for reply in found}) > 1
+    assert tuple(read[0]) == (1, found[0].prompt_tokens)
+    assert all(rows <= 6 and tokens == 1 for rows, tokens in read[1:])
 
 
 def test_a_sample_follows_from_the_prompt_and_the_seed_alone_and_is_new_without(small):
@@ -168,11 +184,10 @@ def test_a_stop_string_inside_a_token_cuts_the_token(smollm2):
 
 
 def spelled(tokenizer, prompt: list[int], ids: list[int]) -> Generation:
-    settings = GenerationSettings(max_tokens=99)
-    text = _Text(tokenizer, prompt, np.random.default_rng(0))
+    text = _Text(tokenizer, prompt, np.random.default_rng(0), GenerationSettings(max_tokens=99))
     for token_id in ids:
-        text.add(token_id, Token("", 0.0), (), settings)
-    return text.generation(settings)
+        text.add(token_id, Token("", 0.0), ())
+    return text.generation()
 
 
 @pytest.mark.parametrize(
@@ -215,13 +230,14 @@ def test_a_text_goes_on_from_a_prompt_that_ends_in_characters_of_several_tokens(
 @pytest.mark.parametrize("kind", ["smollm2", "byte_fallback"])
 def test_a_token_costs_the_same_wherever_it_stands(kind, request, monkeypatch):
     tokenizer = getattr(found := request.getfixturevalue(kind), "tokenizer", found)
-    text, sizes = _Text(tokenizer, [], np.random.default_rng(0)), []
+    settings, sizes = GenerationSettings(max_tokens=9999), []
+    text = _Text(tokenizer, [], np.random.default_rng(0), settings)
     decode = tokenizer.decode
     monkeypatch.setattr(
         tokenizer, "decode", lambda ids, **how: sizes.append(len(ids)) or decode(ids, **how)
     )
     for token_id in tokenizer.encode("a日本語で答えて a🙂" * 9, add_special_tokens=False):
-        text.add(token_id, Token("", 0.0), (), GenerationSettings(max_tokens=9999))
+        text.add(token_id, Token("", 0.0), ())
     assert max(sizes) <= 4 + 2 * 4
 
 

@@ -1,14 +1,12 @@
 """What can be set about a gate."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Literal
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.metrics.answer import Correct
 from ltrag_plugins.prompts.templates import DIRECT_PROMPT, DirectTemplate
 from ltrag_plugins.settings import Count, Positive, Range, Settings, Share, Whole
-from ltrag_plugins.types import GenerationSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +83,6 @@ class GECESettings(Settings):
     def _check_together(self) -> None:
         if self.tier == "text" and self.gradients == "always":
             raise InvalidInput("tier='text' reads no gradients; leave one of the two as it is")
-
-    @cached_property
-    def writing(self) -> GenerationSettings:
-        """How the model writes the draft."""
-        return GenerationSettings(self.max_tokens, self.stop)
 
     @classmethod
     def paper(cls) -> "GECESettings":

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 
 from ltrag_plugins import errors, uncertainty
 from ltrag_plugins.errors import CalibrationError, InvalidInput, NeedsGradients
-from ltrag_plugins.flow import Ask, Flow, agree, compute, embed
+from ltrag_plugins.flow import Flow, agree, compute, embed, sample
 from ltrag_plugins.gece.decision import Tier
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.llm.base import Direction
@@ -142,11 +142,15 @@ def drafting(
     """Draft an answer and gather evidence: embeddings with `vectors`, a gradient term `along`, and
     under `extra` the caller's `own` signals of the question."""
     question = askable_question(question, settings.max_words)
-    prompts, writing = (settings.prompt.replace("{question}", question),), settings.writing
-    [draft] = yield Ask(prompts, writing)
-    samples = []
-    for seed in range(settings.seed, settings.seed + settings.samples):
-        samples += yield Ask(prompts, replace(writing, temperature=settings.temperature, seed=seed))
+    [(draft, *samples)] = yield from sample(
+        settings.prompt.replace("{question}", question),
+        samples=settings.samples,
+        temperature=settings.temperature,
+        seed=settings.seed,
+        draft=True,
+        max_tokens=settings.max_tokens,
+        stop=settings.stop,
+    )
     rows = (yield from embed(question, draft.text.strip())) if vectors else None
     extra = dict[str, float]()
     for name, signal in own.items():

@@ -45,6 +45,19 @@ class AsyncLLM(LLM, Protocol):
 
 
 @runtime_checkable
+class EachLLM(LLM, Protocol):
+    """A model that takes settings for each prompt in one call, so that an answer and its samples
+    are asked for at once; of any other model each setting is a call. Its async call, if it has
+    one, is `agenerate_each`."""
+
+    def generate_each(
+        self, prompts: Sequence[str], settings: Sequence[GenerationSettings]
+    ) -> list[Generation]:
+        """One generation per prompt, in the order of the prompts, each by its own settings."""
+        ...
+
+
+@runtime_checkable
 class ScoringLLM(LLM, Protocol):
     """A model that tells how likely a given text is."""
 

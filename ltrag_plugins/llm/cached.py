@@ -19,7 +19,7 @@ from jaxtyping import Float32
 from ltrag_plugins.errors import CacheUnreadable, InvalidInput, ModelError, listed
 from ltrag_plugins.llm.base import (
     LLM,
-    AsyncLLM,
+    EachLLM,
     Encoder,
     GradientLLM,
     ScoringLLM,
@@ -33,6 +33,7 @@ from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 _AT_ONCE = 64  # prompts that a model is asked in one call, and so the most a failure loses
 _TEXTS_AT_ONCE = 512  # likewise of an encoder, which sorts and batches them itself
+_Asked = tuple[str, GenerationSettings]
 
 
 class _Kept(SQLiteFile, ABC):
@@ -131,6 +132,8 @@ class CachedLLM(_Kept):
         self._counting = threading.Lock()
         self._one_by_one = bool(getattr(llm, "one_by_one", False))
         # of the object, not the class: it claims what its model can do, and no more
+        if isinstance(llm, EachLLM):
+            self.generate_each, self.agenerate_each = self._generate_each, self._agenerate_each
         if isinstance(llm, ScoringLLM):
             self.score = self._score
         if isinstance(llm, GradientLLM):
@@ -157,33 +160,54 @@ class CachedLLM(_Kept):
             InvalidLogProbability: a log-probability is NaN or above 0; it is not kept.
             CacheUnreadable: the file was damaged or cannot be written any more.
         """
-        if settings.temperature > 0 and settings.seed is None:
-            found = self.llm.generate(prompts, settings)
-            self._count(misses=len(found))
-            return found
-        ask = partial(self._model.generate, settings=settings)
-        keys = _keys(self.name, prompts, settings)
-        return self._answered(prompts, keys, ask, self._one_by_one)
+        asked = [(prompt, settings) for prompt in checked_prompts(prompts)]
+        return self._asked(asked, _for_all(self._model.generate))
+
+    def _generate_each(
+        self, prompts: Sequence[str], settings: Sequence[GenerationSettings]
+    ) -> list[Generation]:
+        """See `EachLLM`."""
+        asked = [*zip(checked_prompts(prompts), settings, strict=True)]
+        return self._asked(asked, _for_each(self._model.generate_each))
+
+    def _asked(self, asked: Sequence[_Asked], ask: Any) -> list[Generation]:
+        if all(map(_is_kept, asked)):
+            return self._answered(asked, _keys(self.name, asked), ask, self._one_by_one)
+        found = ask(asked)
+        self._count(misses=len(found))
+        return found
 
     async def agenerate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """As `generate`; the file is read and written off the event loop."""
-        ask: Any = partial(asyncio.to_thread, self.llm.generate)
-        if isinstance(self.llm, AsyncLLM):
-            ask = self.llm.agenerate
-        if settings.temperature > 0 and settings.seed is None:
-            found = await ask(prompts, settings)
+        asked = [(prompt, settings) for prompt in checked_prompts(prompts)]
+        return await self._aasked(asked, _for_all(self._awaited("generate")))
+
+    async def _agenerate_each(
+        self, prompts: Sequence[str], settings: Sequence[GenerationSettings]
+    ) -> list[Generation]:
+        asked = [*zip(checked_prompts(prompts), settings, strict=True)]
+        return await self._aasked(asked, _for_each(self._awaited("generate_each")))
+
+    def _awaited(self, call: str) -> Callable[..., Any]:
+        """The model's own async call, or its call in a thread."""
+        own = getattr(self.llm, f"a{call}", None)
+        return own or partial(asyncio.to_thread, getattr(self.llm, call))
+
+    async def _aasked(self, asked: Sequence[_Asked], ask: Any) -> list[Generation]:
+        if not all(map(_is_kept, asked)):
+            found = await ask(asked)
             self._count(misses=len(found))
             return found
-        keys = _keys(self.name, prompts, settings)
-        known, parts = await asyncio.to_thread(self._known, prompts, keys, self._one_by_one)
+        keys = _keys(self.name, asked)
+        known, parts = await asyncio.to_thread(self._known, asked, keys, self._one_by_one)
         for part in parts:
-            start, asked = perf_counter(), list(part.values())
+            start, some = perf_counter(), list(part.values())
             if self._one_by_one:
-                await ask(asked, settings, partial(self._keep_one, list(part), known))
+                await ask(some, done=partial(self._keep_one, list(part), known))
                 continue
-            fresh = await ask(asked, settings)
+            fresh = await ask(some)
             known |= await asyncio.to_thread(self._keep, part, fresh, perf_counter() - start)
         return [known[key] for key in keys]
 
@@ -265,12 +289,26 @@ class CachedLLM(_Kept):
             self.misses += misses
 
 
-def _keys(name: str, prompts: Sequence[str], settings: GenerationSettings) -> list[bytes]:
-    how = (settings.max_tokens, list(settings.stop), float(settings.temperature), settings.seed)
-    seen, keys = Counter[str](), list[bytes]()
-    for prompt in checked_prompts(prompts):
-        keys.append(_key("generate", name, prompt, *how, seen[prompt]))
-        seen[prompt] += settings.temperature > 0
+def _for_all(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Asks for prompts that have the same settings."""
+    return lambda asked, **more: call([prompt for prompt, _ in asked], asked[0][1], **more)
+
+
+def _for_each(call: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda asked, **more: call(*map(list, zip(*asked, strict=True)), **more)
+
+
+def _is_kept(asked: _Asked) -> bool:
+    return asked[1].temperature == 0 or asked[1].seed is not None
+
+
+def _keys(name: str, asked: Sequence[_Asked]) -> list[bytes]:
+    seen, keys = Counter[_Asked](), list[bytes]()
+    for one in asked:
+        prompt, how = one
+        parts = how.max_tokens, list(how.stop), float(how.temperature), how.seed, seen[one]
+        keys.append(_key("generate", name, prompt, *parts))
+        seen[one] += how.temperature > 0
     return keys
 
 

@@ -11,13 +11,23 @@ from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from numbers import Integral
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ltrag_plugins import errors
 from ltrag_plugins.errors import InvalidInput, LtragError, ModelUnavailable, status_of
 from ltrag_plugins.llm.base import Shared, checked_prompts
 from ltrag_plugins.llm.openai_format import refused_setting
 from ltrag_plugins.types import Generation, GenerationSettings
+
+
+class _Part(NamedTuple):
+    """What one request asks."""
+
+    which: Sequence[int]
+    """The places of its prompts in the call."""
+    prompts: Sequence[str]
+    settings: GenerationSettings
+
 
 _S = TypeVar("_S")
 _T = TypeVar("_T")
@@ -149,7 +159,16 @@ class RequestLLM(Shared, ABC):
             ModelUnavailable: the key was refused (401), or 20 requests in a row failed, over all
                 calls. What is wrong with the prompt (other 4xx) does not count.
         """
-        found, parts = _Found(), self._parts(prompts)
+        return self.generate_each(checked_prompts(prompts), [settings] * len(prompts), done)
+
+    def generate_each(
+        self,
+        prompts: Sequence[str],
+        settings: Sequence[GenerationSettings],
+        done: _Done | None = None,
+    ) -> list[Generation]:
+        """As `generate`, each prompt by settings of its own; see `EachLLM`."""
+        found, parts = _Found(), self._parts(prompts, settings)
         threads, broken = min(self._bound(prompts), len(parts)), threading.Event()
 
         def one(i: int) -> None:
@@ -157,10 +176,10 @@ class RequestLLM(Shared, ABC):
                 if broken.is_set():
                     return
                 failing.callback(broken.set)
-                start, refused = perf_counter(), self._left_out(settings)
+                start, refused = perf_counter(), self._left_out(parts[i].settings)
                 while i not in found:
-                    with self._judged(i, found, refused, done, settings):
-                        found[i] = self._in_time(parts[i], settings, refused)
+                    with self._judged(i, found, refused, done, parts[i].settings):
+                        found[i] = self._in_time(parts[i], refused)
                 if done and isinstance(reply := found[i], list):
                     done(i, reply[0], (perf_counter() - start) / threads)
                 failing.pop_all()
@@ -176,7 +195,7 @@ class RequestLLM(Shared, ABC):
                         job.result()
                 finally:
                     pool.shutdown(cancel_futures=True)
-        return _whole(found)
+        return _whole(found, parts)
 
     async def agenerate(
         self,
@@ -185,29 +204,38 @@ class RequestLLM(Shared, ABC):
         done: _Done | None = None,
     ) -> list[Generation]:
         """As `generate`; `done` runs in a thread. Without it a failure cancels the others."""
-        found, parts = _Found(), self._parts(prompts)
+        return await self.agenerate_each(checked_prompts(prompts), [settings] * len(prompts), done)
+
+    async def agenerate_each(
+        self,
+        prompts: Sequence[str],
+        settings: Sequence[GenerationSettings],
+        done: _Done | None = None,
+    ) -> list[Generation]:
+        """As `agenerate`, each prompt by settings of its own; see `EachLLM`."""
+        found, parts = _Found(), self._parts(prompts, settings)
         most, loop = self._bound(prompts), asyncio.get_running_loop()
         lane = self._lanes.setdefault(loop, _Lane(self._at_most))
         forget_closed(self._lanes)
         # of our own: the loop's are few (cores + 4), and others wait for them
         threads = ThreadPoolExecutor(min(most, len(parts)) or 1) if self._blocking else None
 
-        def blocking(part: Sequence[str], refused: Set[str]) -> list[Generation]:
+        def blocking(part: _Part, refused: Set[str]) -> list[Generation]:
             with self._free:
-                return self._in_time(part, settings, refused)
+                return self._in_time(part, refused)
 
-        async def sent(part: Sequence[str], refused: Set[str]) -> list[Generation]:
+        async def sent(part: _Part, refused: Set[str]) -> list[Generation]:
             if threads is None:
-                return await self._aask(part, settings, refused)
+                return await self._aask(part.prompts, part.settings, refused)
             context = copy_context()  # it carries the frameworks' traces
             return await loop.run_in_executor(threads, lambda: context.run(blocking, part, refused))
 
         async def one(i: int) -> None:
             async with lane:
-                start, refused = perf_counter(), self._left_out(settings)
+                start, refused = perf_counter(), self._left_out(parts[i].settings)
                 stale = [*range(self._at_most)]
                 while i not in found:
-                    with self._judged(i, found, refused, done, settings, stale):
+                    with self._judged(i, found, refused, done, parts[i].settings, stale):
                         # a thread times its call itself, which waits for the thread first
                         limit = None if self._blocking else self._limit(parts[i])
                         async with asyncio.timeout(limit):
@@ -221,34 +249,40 @@ class RequestLLM(Shared, ABC):
         finally:
             if threads:
                 threads.shutdown(wait=False, cancel_futures=True)
-        return _whole(found)
+        return _whole(found, parts)
 
     def _left_out(self, settings: GenerationSettings) -> set[str]:
         """The settings that are known to be refused at this temperature."""
         hot = {"temperature"} if settings.temperature >= self._too_hot else set[str]()
         return {*self.refused, *hot}
 
-    def _limit(self, part: Sequence[str]) -> float | None:
-        return None if self._seconds == math.inf else self._seconds * len(part)
+    def _limit(self, part: _Part) -> float | None:
+        return None if self._seconds == math.inf else self._seconds * len(part.prompts)
 
-    def _in_time(self, part: Sequence[str], *asked: Any) -> list[Generation]:
+    def _in_time(self, part: _Part, refused: Set[str]) -> list[Generation]:
         """`_ask`, left behind in a thread when the time is up: a client sleeps, or reads drops."""
+        asked = part.prompts, part.settings, refused
         if (limit := self._limit(part)) is None:
-            return self._ask(part, *asked)
+            return self._ask(*asked)
         answer = Future[list[Generation]]()
 
         def ask() -> None:
             try:
-                answer.set_result(self._ask(part, *asked))
+                answer.set_result(self._ask(*asked))
             except BaseException as error:
                 answer.set_exception(error)
 
         threading.Thread(target=copy_context().run, args=(ask,), daemon=True).start()
         return answer.result(limit)
 
-    def _parts(self, prompts: Sequence[str]) -> list[Sequence[str]]:
-        prompts = checked_prompts(prompts)
-        return [[prompt] for prompt in prompts] if self.one_by_one or not prompts else [prompts]
+    def _parts(self, prompts: Sequence[str], settings: Sequence[GenerationSettings]) -> list[_Part]:
+        pairs = [*zip(checked_prompts(prompts), settings, strict=True)]
+        if self.one_by_one:
+            return [_Part([i], [prompt], own) for i, (prompt, own) in enumerate(pairs)]
+        groups: dict[GenerationSettings, list[int]] = {}
+        for i, (_, own) in enumerate(pairs):
+            groups.setdefault(own, []).append(i)
+        return [_Part(which, [prompts[i] for i in which], own) for own, which in groups.items()]
 
     @contextmanager
     def _judged(
@@ -299,13 +333,17 @@ def forget_closed(kept: dict[asyncio.AbstractEventLoop, Any]) -> None:
             kept.pop(loop, None)
 
 
-def _whole(found: _Found) -> list[Generation]:
+def _whole(found: _Found, parts: Sequence[_Part]) -> list[Generation]:
+    """In the order of the prompts; what is not one for each is told of by who reads it."""
     whole = list[Generation]()
     for _, reply in sorted(found.items()):
         if isinstance(reply, Exception):
             raise reply
         whole += reply
-    return whole
+    order = [i for part in parts for i in part.which]
+    if len(order) != len(whole):
+        return whole
+    return [whole[at] for at in sorted(range(len(order)), key=order.__getitem__)]
 
 
 def _of_ended_loop(error: BaseException | None) -> bool:

@@ -117,20 +117,28 @@ class TransformersLLM(Shared):
     ) -> list[Generation]:
         """One generation per prompt, in the order of the prompts; see `LLM`. `PromptTooLong` is
         raised where a prompt and `max_tokens` exceed what the model reads."""
+        return self.generate_each(checked_prompts(prompts), [settings] * len(prompts))
+
+    def generate_each(
+        self, prompts: Sequence[str], settings: Sequence[GenerationSettings]
+    ) -> list[Generation]:
+        """As `generate`, each prompt by settings of its own; see `EachLLM`."""
+        pairs, texts = [*zip(checked_prompts(prompts), settings, strict=True)], list[_Text]()
         # with a seed or without sampling the same prompt has the same answer: written once
-        alike = settings.temperature == 0 or settings.seed is not None
-        prompts = checked_prompts(prompts)
-        once = list(dict.fromkeys(prompts)) if alike else list(prompts)
-        sequences, texts = [self.prompting.ids(prompt) for prompt in once], list[_Text]()
-        for prompt, ids in zip(once, sequences, strict=True):
-            self.prompting.check(prompt, len(ids), settings.max_tokens)
-            texts.append(_Text(self.tokenizer, ids, _rng(prompt, settings.seed)))
+        keys = [
+            pair if pair[1].temperature == 0 or pair[1].seed is not None else (*pair, i)
+            for i, pair in enumerate(pairs)
+        ]
+        once = dict(zip(keys, pairs, strict=True))
+        sequences = [self.prompting.ids(prompt) for prompt, _ in once.values()]
+        for (prompt, asked), ids in zip(once.values(), sequences, strict=True):
+            self.prompting.check(prompt, len(ids), asked.max_tokens)
+            texts.append(_Text(self.tokenizer, ids, _rng(prompt, asked.seed), asked))
         with self._lock, torch.inference_mode():
             for members, steps in self._running().write(sequences):
-                self._write(steps, [texts[i] for i in members], settings)
-        written = [text.generation(settings) for text in texts]
-        known = dict(zip(once, written, strict=True))
-        return [known[prompt] for prompt in prompts] if alike else written
+                self._write(steps, [texts[i] for i in members])
+        known = {key: text.generation() for key, text in zip(once, texts, strict=True)}
+        return [known[key] for key in keys]
 
     def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
         """The continuations, each with the log-probabilities of its tokens after its prompt.
@@ -204,14 +212,14 @@ class TransformersLLM(Shared):
         self,
         steps: Generator[Tensor, tuple[list[int], Tensor]],
         texts: list["_Text"],
-        settings: GenerationSettings,
     ) -> None:
         """Write all texts, a row each, to their ends."""
         live, logits = texts, next(steps)
         while True:
-            chosen = _next_tokens(logits, settings.temperature, [text.rng for text in live])
+            heats = [text.settings.temperature for text in live]
+            chosen = _next_tokens(logits, heats, [text.rng for text in live])
             read = zip(live, chosen.tolist(), self._tokens(logits, chosen), strict=True)
-            on = [text.add(i, token, self.prompting.ends, settings) for text, i, token in read]
+            on = [text.add(i, token, self.prompting.ends) for text, i, token in read]
             if not (going := [row for row, goes_on in enumerate(on) if goes_on]):
                 return
             live, chosen = [live[i] for i in going], chosen[going]
@@ -234,18 +242,20 @@ class TransformersLLM(Shared):
 
 def _next_tokens(
     logits: Float[Tensor, "rows vocabulary"],
-    temperature: float,
+    temperatures: Sequence[float],
     rngs: Sequence[np.random.Generator],
 ) -> Int[Tensor, " rows"]:
     """The next token of each row: the likeliest, or drawn with one number of the row's own."""
-    if temperature == 0:
-        return logits.argmax(dim=-1)
-    # float64: a float32 running sum over 262,144 tokens loses the small ones; MPS has no float64
-    home = logits.to("cpu", torch.float64)
-    heights = torch.softmax(home / temperature, dim=-1).cumsum(dim=-1)
-    throws = torch.tensor([rng.random() for rng in rngs], dtype=torch.float64)[:, None]
-    drawn = torch.searchsorted(heights, throws * heights[:, -1:], right=True)[:, 0]
-    return drawn.clamp_max(logits.shape[-1] - 1).to(logits.device)
+    chosen = logits.argmax(dim=-1)
+    if drawn := [row for row, heat in enumerate(temperatures) if heat > 0]:
+        own = [(temperatures[row], rngs[row].random()) for row in drawn]
+        heats, throws = torch.tensor(own, dtype=torch.float64).split(1, dim=1)
+        # float64: a float32 running sum of 262,144 tokens loses the small ones; MPS has no float64
+        home = logits[drawn].to("cpu", torch.float64)
+        heights = torch.softmax(home / heats, dim=-1).cumsum(dim=-1)
+        found = torch.searchsorted(heights, throws * heights[:, -1:], right=True)[:, 0]
+        chosen[drawn] = found.clamp_max(logits.shape[-1] - 1).to(logits.device)
+    return chosen
 
 
 def _rng(prompt: str, seed: int | None) -> np.random.Generator:
@@ -260,9 +270,13 @@ class _Text:
     """One text on its way; a character of several tokens belongs to the last of them."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, prompt: Sequence[int], rng: np.random.Generator
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        prompt: Sequence[int],
+        rng: np.random.Generator,
+        settings: GenerationSettings,
     ) -> None:
-        self.rng, self.text, self.tokens = rng, "", list[Token]()
+        self.rng, self.settings, self.text, self.tokens = rng, settings, "", list[Token]()
         # tokens read, and those chosen, the end-of-text token included
         self._prompt_tokens, self._steps, self._reason = len(prompt), 0, "length"
         self._tokenizer, self._ids = tokenizer, list(prompt[-_CONTEXT:])
@@ -274,9 +288,7 @@ class _Text:
         # characters of `_ids` that stand in the prompt or in a token already
         self._known = len(self._decoded())
 
-    def add(
-        self, token_id: int, token: Token, ends: Collection[int], settings: GenerationSettings
-    ) -> bool:
+    def add(self, token_id: int, token: Token, ends: Collection[int]) -> bool:
         """Take one more token; whether the text goes on after it."""
         self._steps += 1
         if token_id in ends:
@@ -294,17 +306,18 @@ class _Text:
         self.tokens.append(replace(token, text=piece))
         self.text += piece
         before = len(self.text) - len(piece)
-        found = (self.text.find(stop, max(0, before - len(stop))) >= 0 for stop in settings.stop)
-        return self._steps < settings.max_tokens and not any(found)
+        ends_at = ((stop, max(0, before - len(stop))) for stop in self.settings.stop)
+        found = any(self.text.find(stop, start) >= 0 for stop, start in ends_at)
+        return self._steps < self.settings.max_tokens and not found
 
-    def generation(self, settings: GenerationSettings) -> Generation:
+    def generation(self) -> Generation:
         """What was written; the last token gets what is left of an unfinished character."""
         if self.tokens and (rest := self._decoded()[self._known :]):
             self.tokens[-1] = replace(self.tokens[-1], text=self.tokens[-1].text + rest)
             self.text += rest
         counts = self._prompt_tokens, self._steps
         whole = Generation(self.text, tuple(self.tokens), *counts, finish_reason=self._reason)
-        return stopped(whole, settings.stop)
+        return stopped(whole, self.settings.stop)
 
     def _decoded(self) -> str:
         options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from ltrag_plugins.flow import Flow, ask, fetch
+from ltrag_plugins.flow import Flow, fetch, sample
 from ltrag_plugins.methods.method import Method, ReadingSettings
 from ltrag_plugins.metrics.answer import normalized
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
@@ -37,17 +37,16 @@ def _answer(question: Question, settings: KSamplesSettings, _: None) -> Flow[Ans
     [shown] = yield from fetch(question.text, k=settings.k)
     read = reading_prompt(question.text, shown, settings.template) if shown else ""
     prompt = read or direct_prompt(question.text)
-    said: list[Generation] = []
-    for i in range(settings.samples):
-        said += yield from ask(
-            prompt,
-            max_tokens=settings.max_tokens,
-            stop=("\n",),
-            temperature=settings.temperature,
-            seed=settings.seed * settings.samples + i,  # seeds draw nothing twice
-        )
+    [said] = yield from sample(
+        prompt,
+        samples=settings.samples,
+        temperature=settings.temperature,
+        seed=settings.seed * settings.samples,  # seeds draw nothing twice
+        max_tokens=settings.max_tokens,
+        stop=("\n",),
+    )
     best, uncertainty = _surest(said, settings.reading)
-    return Answer(best.text.strip(), uncertainty, tuple(shown), tuple(said))
+    return Answer(best.text.strip(), uncertainty, tuple(shown), said)
 
 
 def _surest(said: Sequence[Generation], reading: Reading) -> tuple[Generation, float | None]:

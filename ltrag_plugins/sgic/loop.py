@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, final
 
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, LtragError
-from ltrag_plugins.flow import Flow, ask, compute
+from ltrag_plugins.flow import Flow, compute, sample
 from ltrag_plugins.metrics.answer import is_right
 from ltrag_plugins.prompts.templates import render_question, searching_for
 from ltrag_plugins.sgic import documents as sources
@@ -104,18 +104,27 @@ def sampled(
     budget = session.budget = Budget(settings, 1)  # one call a sample, whatever the estimator
     prompt, drawn, error = session.prompt(), list[Generation](), None
     stop: Stop | None = None
-    try:
-        while len(drawn) < samples and not (stop := budget.exceeded([prompt])):
-            budget.sent([prompt])
-            again, seed = partial(budget.repeats, [prompt]), settings.seed + len(drawn)
-            how: dict[str, Any] = {"temperature": settings.temperature, "stop": settings.stop}
-            how |= {"max_tokens": settings.answer_tokens, "seed": seed, "may_repeat": again}
-            drawn += yield from ask(prompt, **how)
-            budget.received([prompt], drawn[-1:])
-    except LtragError as failure:
-        if settings.on_error == "raise" or not drawn:
-            raise
-        stop, error = "error", f"{type(failure).__name__}: {failure}"
+    at_once = samples
+    while len(drawn) < samples and not (stop := budget.exceeded([prompt])):
+        # as many at once as could not pass a limit, whatever they cost
+        most = range(min(at_once, samples - len(drawn)), 0, -1)
+        sent = [prompt] * next(n for n in most if not budget.exceeded([prompt] * n))
+        budget.sent(sent)
+        how: dict[str, Any] = {"temperature": settings.temperature, "stop": settings.stop}
+        how |= {"max_tokens": settings.answer_tokens, "seed": settings.seed + len(drawn)}
+        how["may_repeat"] = partial(budget.repeats, sent)
+        try:
+            [said] = yield from sample(prompt, samples=len(sent), **how)
+        except LtragError as failure:
+            if settings.on_error == "raise" or (len(sent) == 1 and not drawn):
+                raise
+            if len(sent) == 1:
+                stop, error = "error", f"{type(failure).__name__}: {failure}"
+                break
+            at_once = 1
+            continue
+        budget.received(sent, said)
+        drawn += said
     session.trace = session.as_rounds(drawn)
     return session.result(stop or "rounds", error=error)
 

@@ -133,27 +133,26 @@ class Budget:
         self._open: list[int] = []  # bytes of the other prompts, failed ones too
 
     def exceeded(
-        self, prompts: Sequence[str], *, times: int | None = None, and_calls: int = 0
+        self, prompts: Sequence[str], *, and_calls: int = 0
     ) -> Literal["max_calls", "max_tokens"] | None:
-        """The limit that a request could pass that leaves `and_calls` answers to ask for. Each
-        prompt is sent so many `times`; None: as an answer with its samples takes."""
-        settings, sizes = self._settings, self._sizes(prompts, times)
+        """The limit that a request could pass that leaves `and_calls` answers to ask for."""
+        settings, sizes = self._settings, self._sizes(prompts)
         if self.calls + len(sizes) + self._each * and_calls > settings.max_calls:
             return "max_calls"
         held = [size + self._beside + settings.answer_tokens for size in (*self._open, *sizes)]
         most = settings.max_tokens
         return "max_tokens" if most is not None and self._known + sum(held) > most else None
 
-    def sent(self, prompts: Sequence[str], *, times: int | None = None) -> None:
+    def sent(self, prompts: Sequence[str]) -> None:
         """Enter a request at the most it can cost."""
-        sizes = self._sizes(prompts, times)
+        sizes = self._sizes(prompts)
         self._open = [*self._open, *sizes]
         self.calls += len(sizes)
 
     def repeats(self, prompts: Sequence[str]) -> bool:
-        """Enter prompts that are sent once more, each alone, unless that could pass a limit."""
-        if may := not self.exceeded(prompts, times=1):
-            self.sent(prompts, times=1)
+        """Enter prompts that are sent once more, unless that could pass a limit."""
+        if may := not self.exceeded(prompts):
+            self.sent(prompts)
         return may
 
     def received(self, prompts: Sequence[str], replies: Sequence[Generation]) -> None:
@@ -186,6 +185,5 @@ class Budget:
             written = len(reply.tokens)
         return None if read is None or written is None or min(read, written) < 0 else read + written
 
-    def _sizes(self, prompts: Sequence[str], times: int | None = None) -> list[int]:
-        sizes = [len(prompt.encode(errors="replace")) for prompt in prompts]
-        return sizes * (self._each if times is None else times)
+    def _sizes(self, prompts: Sequence[str]) -> list[int]:
+        return [len(prompt.encode(errors="replace")) for prompt in prompts] * self._each

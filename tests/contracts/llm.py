@@ -17,7 +17,8 @@ import math
 import pytest
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.llm.base import LLM, AsyncLLM, ScoringLLM
+from ltrag_plugins.flow import Ask, World
+from ltrag_plugins.llm.base import LLM, AsyncLLM, EachLLM, ScoringLLM
 from ltrag_plugins.types import Generation, GenerationSettings
 
 PROMPTS = (
@@ -116,6 +117,25 @@ class LLMContract:
             for _ in "ab"
         )
         assert [g.text for g in one] == [g.text for g in two]
+
+    def test_each_prompt_may_have_settings_of_its_own(self, llm):
+        seed = 7 if self.seeded else None
+        heat = 1.0 if self.seeded else 0.0
+        kinds = [GenerationSettings(2), GenerationSettings(6, ("e",))]
+        kinds += [GenerationSettings(6, temperature=heat, seed=one) for one in (seed, seed, 8)]
+        pairs = [(prompt, kind) for kind in kinds for prompt in self.prompts[::-1]]
+        pairs = sorted(pairs, key=lambda pair: pair[0])  # stays in the order of the kinds
+        alone = [llm.generate([prompt], kind)[0].text for prompt, kind in pairs]
+        prompts, settings = zip(*pairs, strict=True)
+        world, request = World(llm=llm), Ask(prompts, settings)
+        for found in (world.reply(request), asyncio.run(world.areply(request))):
+            assert [one.text for one in found] == alone
+            for generation in found:
+                assert_well_formed(generation)
+        if isinstance(llm, EachLLM):
+            assert llm.generate_each([], []) == []
+            with pytest.raises(ValueError, match="argument 2 is shorter"):
+                llm.generate_each(prompts, settings[1:])
 
     def test_unicode_survives(self, llm):
         prompts = ["Ünïcödé ✓", "日本語で答えて", "emoji 🙂🏳️‍🌈", "tab\there\nand a new line"]
