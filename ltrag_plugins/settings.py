@@ -17,6 +17,7 @@ import ast
 import inspect
 import json
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -226,7 +227,7 @@ def _read(declaration: _Declaration, text: str) -> _Plain:
     try:
         value = json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
     except ValueError:
-        return text
+        value = float(text) if re.fullmatch(r"[+-]?\.\d+", text) else text
     if not declaration.fits(value):
         return text  # refused with the others, if it is no text of the field's either
     whole = type(value) is int and int not in declaration.kinds

@@ -158,6 +158,8 @@ def test_text_is_read_as_the_field_wants_it_and_all_values_change_at_once():
     read = with_values(Everything(), ["k=8", "rate=1", "language=8", "loop.rounds=0"])
     assert (read.k, read.rate, read.language, read.loop.rounds) == (8, 1.0, "8", 0)
     assert isinstance(read.rate, float)
+    short = with_values(Everything(), ["rate=.5", "temperature=-.5", "language=.5"])
+    assert (short.rate, short.temperature, short.language) == (0.5, -0.5, ".5")
     for nothing in ("null", "None"):
         assert with_values(Everything(below=3), [f"below={nothing}"]).below is None
     assert with_values(Everything(), ["language=None"]).language == "None"
