@@ -291,7 +291,7 @@ class CachedLLM(_Kept):
 
 def _for_all(call: Callable[..., Any]) -> Callable[..., Any]:
     """Asks for prompts that have the same settings."""
-    return lambda asked, **more: call([prompt for prompt, _ in asked], asked[0][1], **more)
+    return lambda asked, **more: call([one for one, _ in asked], settings=asked[0][1], **more)
 
 
 def _for_each(call: Callable[..., Any]) -> Callable[..., Any]:
