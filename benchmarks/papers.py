@@ -604,6 +604,8 @@ def main() -> None:
         shown(paper, Parts(load, embedded_encoder(), Path(root), out, **how))
     except LtragError as error:
         sys.exit(str(error))
+    except subprocess.CalledProcessError as error:  # which has said why
+        sys.exit(error.returncode)
 
 
 if __name__ == "__main__":

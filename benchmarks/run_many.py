@@ -1,6 +1,6 @@
 """Questions side by side (`run_many`), and an answer with its samples, beside one after another.
 
-    python benchmarks/run_many.py [questions=64] [rounds=3] [sampled=8]
+    python benchmarks/run_many.py [questions=64] [rounds=3] [sampled=8] [server=0]
 
 Natural Questions of `examples/data`, asked directly and with one BM25 retrieval of three passages:
 with the embedded model, whose prompts then share batches, and with a scripted model that waits
@@ -9,20 +9,26 @@ then shows). No answer cache. The ways take turns; times are medians over the ro
 must be the same.
 
 The last rows ask one of `sampled` questions at a time, with five samples at a temperature of 0.7:
-in one request, beside a request for each of them, and beside the answer alone.
+all at once, one after the other, and the answer alone. With `server` 1 these are asked of llama.cpp
+with two slots, which is started anew for each way, as it keeps what it has read.
 """
 
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from examples.local_server import llama_cpp_server
 from ltrag_plugins.data import read_passages, read_questions
 from ltrag_plugins.flow import Flow, World, run, run_many
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.embedded import embedded
+from ltrag_plugins.llm.openai import OpenAICompatibleLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods.direct import direct, single_retrieval
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
@@ -79,19 +85,29 @@ class ByItself:
         self.name, self.generate = llm.name, llm.generate
 
 
-def timed_samples(llm: LLM, prompts: Sequence[str], rounds: int) -> str:
+@contextmanager
+def served() -> Iterator[LLM]:
+    """A server that has read nothing yet."""
+    with llama_cpp_server(threads=2, context=4096) as url:
+        yield OpenAICompatibleLLM(model="local", base_url=url, api_key="none")
+
+
+def timed_samples(
+    model: Callable[[], AbstractContextManager[LLM]], prompts: Sequence[str], rounds: int
+) -> str:
     """A question with its samples at once, one by one, and without any, in turns."""
     wall: dict[str, list[float]] = {"at once": [], "one by one": [], "alone": []}
     said: dict[str, list[list[str]]] = {}
     for _ in range(rounds):
         for way in wall:
-            world = World(llm=ByItself(llm) if way == "one by one" else llm)
             estimator = "product" if way == "alone" else "agreement"
-            start, said[way] = time.perf_counter(), []
-            for prompt in prompts:
-                [one] = run(measured(prompt, estimator=estimator, stop="\n"), world)
-                said[way].append([reply.text for reply in (one.generation, *one.samples)])
-            wall[way].append(time.perf_counter() - start)
+            with model() as llm:
+                world = World(llm=ByItself(llm) if way == "one by one" else llm)
+                start, said[way] = time.perf_counter(), []
+                for prompt in prompts:
+                    [one] = run(measured(prompt, estimator=estimator, stop="\n"), world)
+                    said[way].append([reply.text for reply in (one.generation, *one.samples)])
+                wall[way].append(time.perf_counter() - start)
     ratios = [one / many for one, many in zip(wall["one by one"], wall["at once"], strict=True)]
     more = statistics.median(wall["at once"]) / statistics.median(wall["alone"])
     same = sum(a == b for a, b in zip(said["at once"], said["one by one"], strict=True))
@@ -101,7 +117,7 @@ def timed_samples(llm: LLM, prompts: Sequence[str], rounds: int) -> str:
     )
 
 
-def main(questions: int = 64, rounds: int = 3, sampled: int = 8) -> None:
+def main(questions: int = 64, rounds: int = 3, sampled: int = 8, server: int = 0) -> None:
     pool = read_passages(DATA / "nq_passages.jsonl.gz")
     texts = [one.text for one in read_questions(DATA / "nq_calibration.jsonl", pool=pool)]
     local = embedded()
@@ -123,10 +139,13 @@ def main(questions: int = 64, rounds: int = 3, sampled: int = 8) -> None:
     asked["single, rank-bm25"] = [reading_prompt(text, found) for text, found in shown]
     if sampled:
         print(f"{sampled} questions with five samples, {rounds} rounds; at once against one by one")
+    name, load = (
+        ("llama.cpp, two slots", served)
+        if server
+        else ("embedded model", lambda: nullcontext(local))
+    )
     for kind, prompts in asked.items() if sampled else ():
-        print(
-            f"{'embedded model':<24}{kind:<18}{timed_samples(local, prompts, rounds)}", flush=True
-        )
+        print(f"{name:<24}{kind:<18}{timed_samples(load, prompts, rounds)}", flush=True)
 
 
 if __name__ == "__main__":

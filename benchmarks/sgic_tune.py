@@ -16,12 +16,14 @@ questions of each set are never learned from, as `sgic_loop.py` fits on them.
 """
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from distractors import SETS, items, model
 from sgic_loop import Progress, way
 
+from ltrag_plugins.errors import LtragError
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import cache_folder
 from ltrag_plugins.sgic import SGICSettings
@@ -113,4 +115,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except LtragError as error:
+        sys.exit(str(error))
