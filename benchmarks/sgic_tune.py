@@ -118,4 +118,4 @@ if __name__ == "__main__":
     try:
         main()
     except LtragError as error:
-        sys.exit(str(error))
+        sys.exit(f"\n{error}")  # below the progress
