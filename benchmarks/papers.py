@@ -604,8 +604,9 @@ def main() -> None:
         shown(paper, Parts(load, embedded_encoder(), Path(root), out, **how))
     except LtragError as error:
         sys.exit(str(error))
-    except subprocess.CalledProcessError as error:  # which has said why
-        sys.exit(error.returncode)
+    except subprocess.CalledProcessError as error:
+        # it has said why, unless it was killed
+        sys.exit(error.returncode if error.returncode > 0 else f"{error} The same command goes on.")
 
 
 if __name__ == "__main__":

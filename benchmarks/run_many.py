@@ -10,7 +10,7 @@ must be the same.
 
 The last rows ask one of `sampled` questions at a time, with five samples at a temperature of 0.7:
 all at once, one after the other, and the answer alone. With `server` 1 these are asked of llama.cpp
-with two slots, which is started anew for each way, as it keeps what it has read.
+with two slots, whose texts may differ; it is started anew for each way, as it keeps what it read.
 """
 
 import statistics
